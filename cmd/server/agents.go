@@ -19,7 +19,8 @@ import (
 	"answerd/internal/mcp"
 )
 
-// readAgents sets c.agents and c.agentsWatch from AGENTS_FILE, if that is set. Its error is a *configError.
+// readAgents sets c.agents and c.agentsWatch from AGENTS_FILE. It does nothing if AGENTS_FILE is not set. Every error
+// is a *configError.
 func (c *config) readAgents() error {
 	if c.AgentsFile == "" {
 		return nil
@@ -41,8 +42,9 @@ func (c *config) readAgents() error {
 	return nil
 }
 
-// parseAgents reads AGENTS_FILE and checks it against models, whose keys are ids, and against the names of servers.
-// Without models an agent may name any model, and with nil servers any server. The error is a *configError.
+// parseAgents reads AGENTS_FILE and checks that its agents name only known models and servers. The keys of models are
+// model ids, and servers has server names. If models is empty, an agent may name any model; if servers is nil, any
+// server. Every error is a *configError.
 func (c *config) parseAgents(defaultModel string, models map[string]llm.Profile, servers []string) (definition.File, error) {
 	opts := definition.Options{
 		Dir: filepath.Dir(c.AgentsFile), AnyModel: len(models) == 0, Models: []string{defaultModel}, Servers: servers,
@@ -61,8 +63,9 @@ func (c *config) parseAgents(defaultModel string, models map[string]llm.Profile,
 	return parseFile("AGENTS_FILE", c.AgentsFile, func(data []byte) (definition.File, error) { return definition.Parse(data, opts) })
 }
 
-// startReloadingAgents replaces the agents of runs when AGENTS_FILE or the file of a prompt changes, until end is
-// called. If the file cannot be used, the agents stay.
+// startReloadingAgents reloads AGENTS_FILE when it or one of its prompt files changes, and at SIGHUP, until end is
+// called. Then runs uses the new agents. If the new files cannot be used, runs keeps the current agents. Without
+// AGENTS_FILE it does nothing.
 func (c config) startReloadingAgents(ctx context.Context, runs *agent.Agent, tools *mcp.Client, logger *slog.Logger) (end func()) {
 	if c.AgentsFile == "" {
 		return func() {}
@@ -85,7 +88,8 @@ func (c config) startReloadingAgents(ctx context.Context, runs *agent.Agent, too
 	})
 }
 
-// checkAgentIDs returns a *configError if the id of a new model is that of an agent: requests name both in one field.
+// checkAgentIDs returns a *configError if a model has the same id as an agent. A request names its model or its agent
+// in the same field, so the id would be ambiguous.
 func checkAgentIDs(models map[string]llm.Profile, runs *agent.Agent) error {
 	for id := range models {
 		if runs.HasAgent(id) {
@@ -95,7 +99,7 @@ func checkAgentIDs(models map[string]llm.Profile, runs *agent.Agent) error {
 	return nil
 }
 
-// agentIDs returns the ids of the agents, of which the first is the default.
+// agentIDs returns the ids of all agents. The first one is the default agent.
 func (c *config) agentIDs() []string {
 	if len(c.agents) == 0 {
 		return []string{"default"}
@@ -107,7 +111,7 @@ func (c *config) agentIDs() []string {
 	return ids
 }
 
-// describeAgents returns which agents there are, in words on one line.
+// describeAgents describes the agents on one line, for people.
 func (c *config) describeAgents() string {
 	if len(c.agents) == 0 {
 		return fmt.Sprintf("default, at most %d turns", c.MaxTurns)
@@ -115,8 +119,8 @@ func (c *config) describeAgents() string {
 	return fmt.Sprintf("%s, of AGENTS_FILE %s", strings.Join(c.agentIDs(), ", "), c.AgentsFile)
 }
 
-// printAgents prints a table of the agents of AGENTS_FILE, with the tools that each may use, as far as servers have
-// listed them. Without AGENTS_FILE it prints nothing.
+// printAgents prints a table of the agents in AGENTS_FILE. The tools of an agent are those that the connected servers
+// have listed. Without AGENTS_FILE it prints nothing.
 func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.Client) {
 	if len(cfg.agents) == 0 {
 		return
@@ -161,10 +165,11 @@ func describeLimits(budget agent.Budget) (limits []string) {
 	return limits
 }
 
-// maxNamesInTable is how many names a cell of a table has at most.
+// maxNamesInTable bounds the names in one table cell.
 const maxNamesInTable = 12
 
-// summarizeNames returns the first maxNamesInTable names and the number of the rest, or a dash for no names.
+// summarizeNames joins names with commas. After maxNamesInTable names it says how many more follow. For no names it
+// returns a dash.
 func summarizeNames(names []string) string {
 	n := len(names)
 	switch {

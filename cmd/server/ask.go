@@ -25,25 +25,25 @@ import (
 )
 
 const (
-	probeTimeout = time.Second // of isAlive
-	maxQuestion  = 1 << 20     // bytes of a question on stdin
-	maxParallel  = 64          // questions of a suite at a time
+	probeTimeout = time.Second // how long isAlive waits for an answer
+	maxQuestion  = 1 << 20     // bytes of a question that is read from stdin
+	maxParallel  = 64          // highest value of -parallel
 )
 
-// askFlags holds the flags of ask and chat, which commands describes.
+// askFlags holds the flags of the commands ask and chat. The help text of commands describes them.
 type askFlags struct {
 	url       string // "" asks the answerd at ADDR, or one in this process if no answerd listens there
 	tokenFile string
 	thread    string
 	agent     string
-	export    string // path of the file for the export of the run
+	export    string // file to write the run's export to; "" writes none
 
 	json bool // print the answer as JSON
 	yes  bool // approve every call
 }
 
-// askCommand runs `answerd ask`, which asks one question. Without an argument it reads the
-// question from stdin, unless stdin is a terminal.
+// askCommand runs `answerd ask`, which asks one question. Without an argument it reads the question from stdin, unless
+// stdin is a terminal.
 func askCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	const usage = `usage: answerd ask [-url U] [-token-file F] [-agent A] [-thread T] [-json] [-export FILE] [-yes] "question"`
 	flags, words, err := parseAskFlags("ask", args)
@@ -67,7 +67,7 @@ func askCommand(ctx context.Context, args []string, environ environment, stdout,
 	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Ask(ctx, question) })
 }
 
-// chatCommand runs `answerd chat`, which asks questions in one thread.
+// chatCommand runs `answerd chat`, which reads questions from stdin and asks them all in one thread.
 func chatCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags, words, err := parseAskFlags("chat", args)
 	if err != nil || len(words) > 0 {
@@ -76,7 +76,7 @@ func chatCommand(ctx context.Context, args []string, environ environment, stdout
 	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Chat(ctx) })
 }
 
-// parseAskFlags parses the arguments of a command, which is ask or chat. words are the arguments that are not flags.
+// parseAskFlags parses the arguments of command, ask or chat. words are the arguments that are not flags.
 func parseAskFlags(command string, args []string) (f askFlags, words []string, err error) {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
@@ -92,8 +92,9 @@ func parseAskFlags(command string, args []string) (f askFlags, words []string, e
 	return f, words, err
 }
 
-// parseFlags sets flags from args, and returns the arguments that are not flags. Unlike flags.Parse, it also finds
-// flags after such arguments. Everything after -- is an argument. It prints nothing: the caller reports an error.
+// parseFlags parses args into flags and returns the arguments that are not flags. Unlike flags.Parse, it accepts flags
+// after other arguments too. Everything after -- is an argument. It prints nothing, so the caller must report the
+// error.
 func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 	flags.SetOutput(io.Discard)
 	var afterDashes []string
@@ -113,9 +114,9 @@ func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 	return append(words, afterDashes...), nil
 }
 
-// withSession calls use with a session on an answerd: the one at -url; without that flag, the one that listens at ADDR
-// on this machine. If nothing listens there, withSession starts one in this process, waits for its MCP servers before
-// it calls use, and stops it before it returns. It returns the error of use.
+// withSession calls use with a session and returns its error. The session is with the answerd at -url, or without -url
+// the one at ADDR on this machine. If none listens there, withSession starts one in this process, waits for its MCP
+// servers before it calls use, and stops it before it returns.
 func withSession(ctx context.Context, flags askFlags, environ environment, stdout, stderr io.Writer, use func(*terminal.Session) error) error {
 	url := flags.url
 	if url == "" {
@@ -143,16 +144,16 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 	return use(session)
 }
 
-// newSession returns a session with the answerd at url, which asks the person at this terminal.
+// newSession returns a session with the answerd at url. It reads approvals and other input from this terminal.
 func newSession(url string, flags askFlags, environ environment, stdout io.Writer) *terminal.Session {
 	markdown := !flags.json && isTerminal(os.Stdout) && environ.wantsColors()
 	if isTerminal(os.Stdout) && !markdown {
-		stdout = terminal.PlainWriter(stdout) // an answer must not control the terminal
+		stdout = terminal.PlainWriter(stdout) // removes escape sequences, so that an answer cannot control the terminal
 	}
 	return terminal.New(terminal.Options{
 		URL: url, Token: tokenReader(flags.tokenFile), Agent: flags.agent, Thread: flags.thread,
 		JSON: flags.json, Export: flags.export, ApproveAll: flags.yes,
-		// Err is not the writer of the log, which writes in the background: a prompt must be visible before its answer.
+		// Err is not stderr's log writer, which writes in the background: a prompt must be visible before the user answers.
 		In: os.Stdin, Out: stdout, Err: os.Stderr,
 		Interactive: term.IsTerminal(int(os.Stdin.Fd())),
 		OutTerminal: markdown, ErrTerminal: isTerminal(os.Stderr) && environ.get("TERM") != "dumb",
@@ -160,14 +161,14 @@ func newSession(url string, flags askFlags, environ environment, stdout io.Write
 	})
 }
 
-// wantsColors reports whether a terminal may get colours: NO_COLOR is not set (no-color.org), and TERM is not dumb.
+// wantsColors reports whether terminal output may have colours: NO_COLOR is unset (no-color.org), and TERM is not dumb.
 func (e environment) wantsColors() bool { return e.get("NO_COLOR") == "" && e.get("TERM") != "dumb" }
 
 // isTerminal reports whether f is a terminal.
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// tokenReader returns a function that reads the token from the file at path, or nil if path is "". The session calls
-// the function for each request, so that it uses a renewed token.
+// tokenReader returns a function that reads the bearer token from the file at path, or nil if path is "". The session
+// calls it for every request, so that it uses a renewed token.
 func tokenReader(path string) func() (string, error) {
 	if path == "" {
 		return nil
@@ -181,8 +182,8 @@ func tokenReader(path string) func() (string, error) {
 	}
 }
 
-// isAlive reports whether an answerd serves at url, on this machine, and answers within probeTimeout. The body of its
-// reply tells it from another service that listens there.
+// isAlive reports whether an answerd on this machine answers at url within probeTimeout. It also checks the body of the
+// reply, because another service may listen there.
 func isAlive(ctx context.Context, url string) bool {
 	ctx, stop := context.WithTimeout(ctx, probeTimeout)
 	defer stop()
@@ -198,7 +199,7 @@ func isAlive(ctx context.Context, url string) bool {
 // localService is an answerd in this process, on a free port of the loopback interface.
 type localService struct {
 	url  string
-	stop func() // drains the service and waits for its end
+	stop func() // drains the service and waits until it has ended
 }
 
 // localConfig returns the settings of environ for an answerd that serves this process alone: on a free port of the
@@ -210,7 +211,7 @@ func localConfig(environ environment) (config, error) {
 	if err != nil {
 		return config{}, err
 	}
-	// The port must be known before serve builds the parts, because it belongs to the redirect URI of sign-ins.
+	// Listen now: the redirect URI of sign-ins contains the port, and serve builds it before it listens.
 	if cfg.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return config{}, fmt.Errorf("listen on loopback: %w", err)
 	}
@@ -230,14 +231,14 @@ func localConfig(environ environment) (config, error) {
 	return cfg, nil
 }
 
-// startLocalService starts an answerd with the localConfig of environ, and returns when it accepts connections. The end
-// of ctx does not stop it.
+// startLocalService starts an answerd with localConfig and returns when it accepts connections. The caller must call
+// stop; the end of ctx does not stop the service.
 func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (*localService, error) {
 	cfg, err := localConfig(environ)
 	if err != nil {
 		return nil, err
 	}
-	// SIGINT must not end the service at once: the session needs it in order to cancel its run.
+	// SIGINT ends ctx. The service must outlive it, because the session still has to cancel its run.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	listening, ended := make(chan string, 1), make(chan error, 1)
 	go func() { ended <- serve(ctx, cfg, stderr, func(addr string) { listening <- addr }) }()
@@ -255,18 +256,17 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 	}
 }
 
-// evalFlags holds the flags of eval, which commands describes.
+// evalFlags holds the flags of the command eval. The help text of commands describes them.
 type evalFlags struct {
 	url        string // "" asks an answerd in this process
 	tokenFile  string
-	against    string // environment file with settings to compare with; "" does not compare
-	out, junit string // files of the reports
+	against    string // environment file of a second configuration to compare with; "" compares nothing
+	out, junit string // files to write the reports to; "" writes none
 	parallel   int    // questions at a time
 }
 
 // evalCommand runs `answerd eval`, which asks the questions of a suite and checks the answers. With -against it asks
-// them a second time, of a configuration with other settings, and compares. It prints and writes the report even if
-// cases fail, which is an error too.
+// them again under a second configuration and compares. It writes the report even if cases fail, which is an error.
 func evalCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags, path, err := parseEvalFlags(args)
 	if err != nil {
@@ -313,8 +313,8 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 	return nil
 }
 
-// compare evaluates suite with the settings of -against, and adds the comparison to report. If ctx ends, it compares
-// with the cases that have been evaluated until then.
+// compare evaluates suite with the settings of -against and adds the comparison to report. If ctx ends, it compares the
+// cases that have ended by then and returns nil.
 func (f *evalFlags) compare(ctx context.Context, report *eval.Report, suite eval.Suite, against environment, stdout, stderr io.Writer) error {
 	fmt.Fprintf(stdout, "\n%s:\n", f.against)
 	other, err := f.evaluate(ctx, suite, "", against, stdout, stderr)
@@ -345,8 +345,8 @@ func parseEvalFlags(args []string) (f evalFlags, path string, _ error) {
 	return f, words[0], nil
 }
 
-// readSuite reads and parses the suite at path. Its error is a *usageError if the file cannot be read, otherwise it
-// wraps that of eval.Parse.
+// readSuite reads and parses the suite at path. If the file cannot be read, the error is a *usageError. Otherwise it
+// wraps the error of eval.Parse.
 func readSuite(path string) (eval.Suite, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -359,8 +359,8 @@ func readSuite(path string) (eval.Suite, error) {
 	return suite, nil
 }
 
-// environmentAgainst returns a copy of environ with the settings of the file of -against, which it checks; or environ
-// itself without that flag.
+// environmentAgainst returns environ with the settings of the -against file applied to a copy. It checks the result, so
+// that a mistake is reported before the first question is asked. Without -against it returns environ itself.
 func (f *evalFlags) environmentAgainst(ctx context.Context, environ environment) (environment, error) {
 	if f.against == "" {
 		return environ, nil
@@ -375,14 +375,13 @@ func (f *evalFlags) environmentAgainst(ctx context.Context, environ environment)
 	}
 	against := maps.Clone(environ)
 	against.override(settings)
-	if err := checkEvaluation(ctx, forEvaluation(against)); err != nil { // an error must come before the first question
+	if err := checkEvaluation(ctx, forEvaluation(against)); err != nil {
 		return nil, fmt.Errorf("-against %s: %w", f.against, err)
 	}
 	return against, nil
 }
 
-// checkEvaluation returns the error with which startLocalService would fail because of settings, or of files
-// that they name.
+// checkEvaluation returns the error that startLocalService would return because of a setting, or a file that one names.
 func checkEvaluation(ctx context.Context, environ environment) error {
 	cfg, err := loadConfig(environ)
 	if err != nil {
@@ -396,20 +395,20 @@ func checkEvaluation(ctx context.Context, environ environment) error {
 	return err
 }
 
-// forEvaluation returns a copy of environ with the event log in memory and without RUN_WEBHOOK_URL, so that the runs of
-// an evaluation do not appear among those of the service.
+// forEvaluation returns a copy of environ with the event log in memory and without RUN_WEBHOOK_URL. The runs of an
+// evaluation then do not mix with those of the service.
 func forEvaluation(environ environment) environment {
 	environ = maps.Clone(environ)
-	// EVENTS_CREDENTIALS_FILE and TOKENS_KEY_FILE need EVENTS_URL.
+	// EVENTS_CREDENTIALS_FILE and TOKENS_KEY_FILE are refused without EVENTS_URL.
 	for _, name := range []string{"EVENTS_URL", "EVENTS_URL_FILE", "EVENTS_CREDENTIALS_FILE", "TOKENS_KEY_FILE", "RUN_WEBHOOK_URL"} {
 		environ[name] = ""
 	}
 	return environ
 }
 
-// evaluate runs a suite with the answerd at url, or if that is "" with one in this process, which ends before evaluate
-// returns. It prints the result of each case to stdout, and the progress to stderr if that is a terminal. If ctx ends
-// during the runs, the report has those that had ended. An error comes without results.
+// evaluate runs suite against the answerd at url. If url is "", it starts one in this process and stops it before it
+// returns. It prints each case's result to stdout, and the progress to stderr if that is a terminal. If ctx ends during
+// the runs, the report has the runs that had ended by then.
 func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, environ environment, stdout, stderr io.Writer) (eval.Report, error) {
 	configuration := url
 	if url == "" {
@@ -445,8 +444,8 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 	return report, err
 }
 
-// newProgressLine returns a function that shows text on stderr in place of the text that it showed before; "" clears
-// the line. The function does nothing if stderr is not a terminal that can do that.
+// newProgressLine returns a function that replaces the progress text on stderr; "" clears the line. The function does
+// nothing if stderr is not a terminal, or if TERM is dumb.
 func newProgressLine(environ environment) func(text string) {
 	if !isTerminal(os.Stderr) || environ.get("TERM") == "dumb" {
 		return func(string) {}
@@ -454,11 +453,11 @@ func newProgressLine(environ environment) func(text string) {
 	return func(text string) { fmt.Fprint(os.Stderr, "\r\x1b[K"+text) }
 }
 
-// reportFiles are the files of the reports; nil for a report that was not asked for. They are created before the first
-// question is asked, so that a wrong name is reported before that.
+// reportFiles are the open files for the reports. A file is nil if its report was not requested. They are created
+// before the first question is asked, so that a wrong path is reported at once.
 type reportFiles struct{ json, junit *os.File }
 
-// openReports creates the files of reports at these paths; "" creates no file. Its error is a *usageError.
+// openReports creates the report files at the two paths; "" creates none. Every error is a *usageError.
 func openReports(jsonPath, junitPath string) (r reportFiles, err error) {
 	for _, format := range []struct {
 		flag, path string

@@ -26,11 +26,11 @@ import (
 	"answerd/internal/terminal"
 )
 
-// checkTimeout bounds a whole check. A child process alone may take 60 s to start.
+// checkTimeout bounds a whole check. It is generous because the start of one MCP server's child process may take 60 s.
 const checkTimeout = 90 * time.Second
 
-// checkCommand runs `answerd check`: it prints how answerd understands its settings, and checks the services
-// that they name.
+// checkCommand runs `answerd check`. It prints how answerd understands its settings, and checks the services that the
+// settings name.
 func checkCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -61,19 +61,19 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 	return err
 }
 
-// runCheck checks the settings, the services that they name and the MCP servers. It prints a report to stdout, with the
-// next step for each problem at its end. The lines of the log follow the report. accept accepts the tools of pinned
-// servers as they are, and ask asks the default model one question.
+// runCheck checks the settings, the services that they name and the MCP servers. It prints a report to stdout that ends
+// with the next step for each problem. Log lines follow after the report. With accept it accepts the current tools of
+// pinned servers, and with ask it asks the default model one question.
 //
-// The error is nil only if all of these answered: the event log on NATS, the IAM, the hook service, the issuer of
-// callers' tokens, the enabled servers and the model endpoints, and the model that was asked. The definitions of all
-// pinned tools must also be accepted.
+// The error is nil only if nothing failed: the event log on NATS, the IAM, the hook service, the issuer of callers'
+// tokens, an enabled MCP server, a model endpoint, or the question. The definitions of all pinned tools must also be
+// accepted.
 func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
 	level := cfg.LogLevel
 	if level == "info" {
-		level = "warn" // the report contains what lines of level info say
+		level = "warn" // the report already says what the info lines would
 	}
 	delayed := &delayedLog{w: stderr}
 	defer delayed.release()
@@ -93,7 +93,7 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	}
 	defer tools.close()
 
-	// Print and check each part; next has what the operator has to do.
+	// Print and check each part, and collect in next what the operator has to do.
 	printConfiguration(stdout, cfg)
 	printModels(stdout, cfg)
 	next, err := checkServices(ctx, cfg, tools.tokens, stdout)
@@ -124,7 +124,8 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 }
 
 // checkServices checks the model endpoints, the event log, the IAM, the hook service and the issuer of callers' tokens,
-// and prints their state. It returns the next step for each that failed. tokens is nil without ENABLE_JWT_TOKEN.
+// and prints the result of each. It returns the next step for each that failed. tokens is nil without ENABLE_JWT_TOKEN.
+// An error means that the settings for callers' tokens cannot be used.
 func checkServices(ctx context.Context, cfg config, tokens *token.ClientCredentials, stdout io.Writer) (next []string, _ error) {
 	next = checkModelEndpoints(ctx, cfg, stdout)
 	if !printEventLog(ctx, cfg, stdout) {
@@ -136,8 +137,8 @@ func checkServices(ctx context.Context, cfg config, tokens *token.ClientCredenti
 	return append(next, keySteps...), err
 }
 
-// checkServers waits until answerd has tried to connect to every MCP server, and prints their pins, agents, sign-ins
-// and state. It returns the next steps. accept accepts the tools of pinned servers.
+// checkServers waits until answerd has tried to connect to every MCP server. Then it prints their pins, agents,
+// sign-ins and states, and returns the next steps. With accept it accepts the current tools of pinned servers.
 func checkServers(ctx context.Context, cfg config, tools *mcp.Client, accept bool, stdout io.Writer) (next []string, _ error) {
 	tools.Tools(ctx) // waits for the first attempts to connect
 	accepted, err := checkPins(stdout, tools, accept)
@@ -152,8 +153,8 @@ func checkServers(ctx context.Context, cfg config, tools *mcp.Client, accept boo
 	return append(next, printServers(stdout, tools)...), nil
 }
 
-// checkOffline builds the parts that need files and no network, as serve would, and returns the first error. It closes
-// them again; only the directory of the event log, which it creates, remains.
+// checkOffline builds, as serve would, the parts that need files but no network. It returns the first error. It closes
+// the parts again, so that only the directory of the event log remains.
 func checkOffline(ctx context.Context, cfg config, logger *slog.Logger) error {
 	if err := checkTelemetry(ctx, cfg); err != nil {
 		return err
@@ -177,7 +178,7 @@ func checkOffline(ctx context.Context, cfg config, logger *slog.Logger) error {
 	return cfg.checkEventDirectory()
 }
 
-// checkTelemetry returns the error with which the settings of telemetry would make serve fail. It exports nothing.
+// checkTelemetry returns the error that serve would return because of the telemetry settings. It exports nothing.
 func checkTelemetry(ctx context.Context, cfg config) error {
 	silent, err := telemetry.NewLogger(io.Discard, "error", false)
 	if err != nil {
@@ -193,19 +194,19 @@ func checkTelemetry(ctx context.Context, cfg config) error {
 	return nil
 }
 
-// maxDelayedLog bounds the bytes of log lines that wait for the end of a report.
+// maxDelayedLog bounds the bytes that a delayedLog keeps.
 const maxDelayedLog = 1 << 20
 
-// delayedLog is a writer that keeps what is written until release is called, so that log lines do not appear in the
-// middle of a report on the same terminal. It drops a line with which it would keep more than maxDelayedLog.
+// delayedLog is an io.Writer that buffers log lines until release is called, so that they do not interrupt a report on
+// the same terminal. It drops lines that do not fit into maxDelayedLog bytes.
 type delayedLog struct {
 	w        io.Writer
-	mu       sync.Mutex // protects the fields below, and is held while w is written
+	mu       sync.Mutex // protects the fields below; held during writes to w
 	buffer   []byte
 	released bool
 }
 
-// Write implements io.Writer. It returns no error for a line that it keeps or drops.
+// Write implements io.Writer. Before release it always reports success, also for a line that it drops.
 func (l *delayedLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,12 +219,12 @@ func (l *delayedLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// release writes the lines that were kept. Later lines are written at once.
+// release writes the buffered lines. Later calls of Write write at once.
 func (l *delayedLog) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.released = true
-	_, _ = l.w.Write(l.buffer) // an error of stderr could not be reported
+	_, _ = l.w.Write(l.buffer) // if stderr fails, the error cannot be reported anywhere
 	l.buffer = nil
 }
 
@@ -253,7 +254,7 @@ func printConfiguration(stdout io.Writer, cfg config) {
 	fmt.Fprintln(stdout)
 }
 
-// describeAuthentication returns how callers are authenticated, in words.
+// describeAuthentication describes how callers are authenticated, for people.
 func (c *config) describeAuthentication() string {
 	if c.AuthIssuer == "" {
 		return "none, every caller is anonymous"
@@ -261,11 +262,11 @@ func (c *config) describeAuthentication() string {
 	return fmt.Sprintf("bearer JWT of %s for %s", publicURL(c.AuthIssuer), c.AuthAudience)
 }
 
-// maxLoggedServers is how many servers logConfiguration names.
+// maxLoggedServers bounds the server names in the line that logConfiguration writes.
 const maxLoggedServers = 20
 
-// logConfiguration logs how answerd understands its settings, on one line and without secrets. addr is the address
-// of the listener.
+// logConfiguration logs how answerd understands its settings, in one line and without secrets. addr is the listener's
+// address.
 func (c *config) logConfiguration(logger *slog.Logger, servers []mcp.ServerStatus, addr string) {
 	names := []string{} // not nil, so that it is an array in the log line, and not null
 	for _, s := range servers {
@@ -286,8 +287,8 @@ func (c *config) logConfiguration(logger *slog.Logger, servers []mcp.ServerStatu
 		"console", cmp.Or(c.PublicURL, c.scheme()+"://"+localAddr(addr))+"/")
 }
 
-// localAddr returns the listener's address addr in a form that a browser on this machine can open: with localhost in
-// place of a wildcard address.
+// localAddr replaces a wildcard host in the listener address addr with localhost, so that a browser on this machine can
+// open it.
 func localAddr(addr string) string {
 	host, port, _ := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -296,7 +297,7 @@ func localAddr(addr string) string {
 	return addr
 }
 
-// describeServers returns the settings that name MCP servers, and their values.
+// describeServers lists the settings that name MCP servers with their values, for people.
 func (c *config) describeServers() string {
 	var settings []string
 	if c.MCPURL != "" {
@@ -312,8 +313,8 @@ func (c *config) describeServers() string {
 }
 
 // checkPins prints how the tools of pinned servers differ from the accepted definitions. With accept it writes the
-// present definitions to the file of pins. accepted is false if there are tools that are disabled until the operator
-// accepts them. The error means that the file could not be written.
+// current definitions to the pins file. Otherwise accepted is false if some tools stay disabled until the operator
+// accepts them. The error means that the pins file could not be written.
 func checkPins(stdout io.Writer, tools *mcp.Client, accept bool) (accepted bool, _ error) {
 	waiting := 0 // tools that are disabled until they are accepted
 	for _, change := range tools.PinChanges() {
@@ -335,7 +336,7 @@ func checkPins(stdout io.Writer, tools *mcp.Client, accept bool) (accepted bool,
 	return true, nil
 }
 
-// fetchResult returns the outcome of fetching a token or keys, in words.
+// fetchResult describes the outcome of fetching a token or keys, for people. err is nil after a success.
 func fetchResult(err error) string {
 	if err != nil {
 		return "failed: " + err.Error()
@@ -343,7 +344,7 @@ func fetchResult(err error) string {
 	return "fetched"
 }
 
-// printSignIns prints the host at which callers sign in, or why they cannot, for each server that requires a sign-in.
+// printSignIns prints where callers sign in, for each server that requires a sign-in, or why they cannot sign in.
 func printSignIns(ctx context.Context, stdout io.Writer, tools *mcp.Client) {
 	for _, s := range tools.Servers() {
 		host, err := tools.SignInAt(ctx, s.Name)
@@ -357,7 +358,8 @@ func printSignIns(ctx context.Context, stdout io.Writer, tools *mcp.Client) {
 	}
 }
 
-// printServers prints a table of the servers, and returns the next step for each enabled server that is not connected.
+// printServers prints a table of the MCP servers. It returns the next step for each enabled server that is not
+// connected.
 func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "SERVER\tTYPE\tSTATE\tPROTOCOL\tTOOLS\tREASON")
@@ -371,8 +373,8 @@ func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
 	return next
 }
 
-// serverNextSteps lists what an operator can do about a server that is not connected, by a text that the reason
-// contains. The first match counts.
+// serverNextSteps lists what an operator can do about a server that is not connected. serverNextStep uses the first
+// entry whose reason is a substring of the server's reason.
 var serverNextSteps = []struct{ reason, step string }{
 	{"signed in", "sign in once: ask a question that uses it, and open the link that the answer names"},
 	{"exit status 127", "its command was not found: give the whole path of the program, or set PATH in its env"},
@@ -385,7 +387,7 @@ var serverNextSteps = []struct{ reason, step string }{
 	{"token", "correct the settings of its auth"},
 }
 
-// serverNextStep returns what an operator can do about a server that is not connected for this reason.
+// serverNextStep returns what an operator can do about a server that is not connected because of reason.
 func serverNextStep(reason string) string {
 	for _, s := range serverNextSteps {
 		if strings.Contains(reason, s.reason) {
@@ -395,9 +397,9 @@ func serverNextStep(reason string) string {
 	return "correct its entry or the server; LOG_LEVEL=debug answerd check shows each attempt"
 }
 
-// askOnce asks the default model one question and prints the calls and the answer. It offers the model one read-only
-// tool that needs no approval, if there is one. The question is a run of an agent as in serve, but the run's log is in
-// memory and it exports no traces. The error is nil only if the run ends with an answer.
+// askOnce asks the default model one question, and prints the tool calls and the answer. The model gets one read-only
+// tool that needs no approval, if such a tool exists. An agent runs the question as in serve, but it logs the run in
+// memory and exports no traces. The error is nil only if the run ends with an answer.
 func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, logger *slog.Logger) error {
 	cfg.EnableTracing = false
 	tel, err := newTelemetry(ctx, cfg, logger)
@@ -429,8 +431,8 @@ func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, l
 	return printRun(ctx, log, run.ID, stdout)
 }
 
-// testQuestion returns a question that makes the model call the first of tools that is read-only, or without such a
-// tool a question that needs no call. If tools has only other tools, it prints why the model gets none.
+// testQuestion returns a question that makes the model call the first read-only tool among tools. Without such a tool
+// the question needs no call, and testQuestion prints why if tools has others.
 func testQuestion(tools []catalog.Tool, stdout io.Writer) agent.Request {
 	if tool, ok := readOnlyTool(tools); ok {
 		return agent.Request{
@@ -444,10 +446,10 @@ func testQuestion(tools []catalog.Tool, stdout io.Writer) agent.Request {
 	return agent.Request{Question: "Answer with the word ready.", ToolChoice: agent.ToolNone, Background: true}
 }
 
-// readOnlyTool returns the first tool that needs no approval and that its server describes as read-only (MCP,
-// readOnlyHint); ok is false if no tool is. The model chooses the arguments, and the operator does not see them before
-// the call. MCP says that a tool without that hint may change something, so it must not be called even if the
-// configuration requires no approval for it.
+// readOnlyTool returns the first tool that needs no approval and whose server describes it as read-only (MCP,
+// readOnlyHint). ok is false if no such tool exists. A tool without that hint may change something (MCP), so check must
+// not call it even if the configuration requires no approval: the model chooses the arguments, and the operator does
+// not see them first.
 func readOnlyTool(tools []catalog.Tool) (tool catalog.Tool, ok bool) {
 	i := slices.IndexFunc(tools, func(t catalog.Tool) bool {
 		return !t.NeedsApproval && t.Annotations != nil && t.Annotations.ReadOnly
@@ -458,11 +460,11 @@ func readOnlyTool(tools []catalog.Tool) (tool catalog.Tool, ok bool) {
 	return tools[i], true
 }
 
-// printRun prints the calls of a run as they end, and its answer, and returns when the run has ended. The error is nil
-// only if the run ended with an answer.
-func printRun(ctx context.Context, log event.Log, run string, stdout io.Writer) error {
+// printRun follows the run with the id runID until it ends, and prints each call's result and the answer. The error is
+// nil only if the run ended with an answer.
+func printRun(ctx context.Context, log event.Log, runID string, stdout io.Writer) error {
 	for position := int64(0); ; {
-		page, err := log.After(ctx, run, position)
+		page, err := log.After(ctx, runID, position)
 		if err != nil {
 			return fmt.Errorf("read the run: %w", err)
 		}

@@ -25,24 +25,24 @@ import (
 )
 
 const (
-	modelListTimeout = 10 * time.Second // of one request for the list of models
-	connectTimeout   = 10 * time.Second // of a connection to the hook service, with its TLS handshake
-	maxModelList     = 4 << 20          // bytes of a list
-	maxListedModels  = 10               // model ids in a line of the report
+	modelListTimeout = 10 * time.Second // for one request for the list of models
+	connectTimeout   = 10 * time.Second // for a connection to the hook service, including the TLS handshake
+	maxModelList     = 4 << 20          // bytes of a list that are read
+	maxListedModels  = 10               // model ids that a line of the report names
 )
 
-// modelEndpoint is an endpoint that serves models.
+// modelEndpoint is an HTTP endpoint that serves models.
 type modelEndpoint struct {
-	urlSetting, keySetting string // what an operator has to correct if the URL or the key is wrong
+	urlSetting, keySetting string // the settings to correct if the URL or the key is wrong
 	baseURL                string
 	key                    auth.Secret
 	headers, query         map[string]string // sent with every request
 	tls                    *tlsconfig.Source // nil means the system's roots and no client certificate
-	models                 []string          // ids of the configured models, as they are sent to the endpoint
+	models                 []string          // ids of the configured models, as the endpoint knows them
 }
 
-// modelEndpoints returns the endpoints of all configured models: the one at LLM_BASE_URL, unless no model uses it, and
-// one for each model that hasOwnEndpoint. It reads the keys of models from their files.
+// modelEndpoints returns the endpoints of all configured models: the one at LLM_BASE_URL if a model uses it, and one
+// for each model that hasOwnEndpoint. It reads the API keys of models from their files.
 func (c *config) modelEndpoints() []modelEndpoint {
 	shared := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey, tls: c.certificates.llm}
 	var own []modelEndpoint
@@ -59,11 +59,11 @@ func (c *config) modelEndpoints() []modelEndpoint {
 	return append([]modelEndpoint{shared}, own...)
 }
 
-// upstreamModel returns the id that the model of a profile has at its endpoint.
+// upstreamModel returns the id by which the endpoint knows the model of profile.
 func upstreamModel(profile llm.Profile) string { return cmp.Or(profile.Upstream, profile.ID) }
 
-// ownEndpoint returns the endpoint of a profile. What the profile does not set is that of shared, the endpoint at
-// LLM_BASE_URL, as in endpointConfig.
+// ownEndpoint returns the endpoint of profile. What profile does not set comes from shared, the endpoint at
+// LLM_BASE_URL, by the same rules as in endpointConfig.
 func (c *config) ownEndpoint(profile llm.Profile, shared modelEndpoint) modelEndpoint {
 	endpoint := shared
 	endpoint.models, endpoint.headers, endpoint.query = []string{upstreamModel(profile)}, profile.Headers, profile.Query
@@ -86,14 +86,14 @@ func (c *config) ownEndpoint(profile llm.Profile, shared modelEndpoint) modelEnd
 	return endpoint
 }
 
-// endpointState describes what a probe found out about an endpoint.
+// endpointState is the result of probing an endpoint.
 type endpointState struct {
 	state  string // reachable, remark (usable, but not as expected) or failed
 	reason string // for the report
 	next   string // what the operator can do; "" unless the state is failed
 }
 
-// checkModelEndpoints prints the state of each model endpoint, and returns the next step for each that failed.
+// checkModelEndpoints probes each model endpoint and prints its state. It returns the next step for each that failed.
 func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (next []string) {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "MODEL ENDPOINT\tSTATE\tREASON")
@@ -109,8 +109,8 @@ func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (next 
 	return next
 }
 
-// probe asks the endpoint for its list of models and returns its state. An endpoint that has no list can still be
-// usable, so that is a remark and not a failure.
+// probe asks the endpoint for its list of models and returns the endpoint's state. Some usable endpoints have no such
+// list, so a missing list is a remark and not a failure.
 func (e *modelEndpoint) probe(ctx context.Context) endpointState {
 	failed := func(reason, setting, step string) endpointState {
 		return endpointState{state: "failed", reason: reason, next: setting + ": " + step}
@@ -145,8 +145,9 @@ func (e *modelEndpoint) probe(ctx context.Context) endpointState {
 	return endpointState{"remark", fmt.Sprintf("it does not list its models (HTTP %d); answerd check -ask asks a question", status), ""}
 }
 
-// compareModels returns the state of an endpoint that lists the models ids: reachable if all configured models are
-// among them. Some endpoints accept more models than they list, so a missing model is a remark and not a failure.
+// compareModels returns the state of an endpoint that lists the model ids in ids. The endpoint is reachable if all
+// configured models are among them. Otherwise the state is a remark and not a failure, because some endpoints accept
+// more models than they list.
 func (e *modelEndpoint) compareModels(ids []string) endpointState {
 	var missing []string
 	for _, id := range e.models {
@@ -164,9 +165,9 @@ func (e *modelEndpoint) compareModels(ids []string) endpointState {
 	return endpointState{"remark", fmt.Sprintf("it does not list %s; it lists: %s", strings.Join(missing, ", "), cmp.Or(listed, "none")), ""}
 }
 
-// suggestVersionedURL asks for a list of models below the base URL with /v1 added, because leaving out /v1 is a
-// frequent mistake. If there is a list, or only the key is refused, it returns that URL without its secret parts, and
-// true.
+// suggestVersionedURL looks for a list of models below the base URL with /v1 appended, because users often leave out
+// /v1. If the endpoint lists its models there, or refuses only the key, it returns that URL without its secret parts,
+// and true. Otherwise ok is false.
 func (e *modelEndpoint) suggestVersionedURL(ctx context.Context) (suggested string, ok bool) {
 	u, err := url.Parse(e.baseURL)
 	if err != nil || strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/v1") {
@@ -180,8 +181,8 @@ func (e *modelEndpoint) suggestVersionedURL(ctx context.Context) (suggested stri
 	return publicURL(u.JoinPath("v1").String()), true
 }
 
-// listModels sends GET {base}/{path}/models. err means that the endpoint did not respond. ids are nil unless the
-// response is 200 with a list of models; they are not nil for an empty list.
+// listModels sends GET {base}/{path}/models. err means that no response arrived. ids is nil unless the response is 200
+// with a list of models; an empty list gives a non-nil empty slice.
 func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int, ids []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, modelListTimeout)
 	defer cancel()
@@ -198,7 +199,7 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 		defer secured.CloseIdleConnections()
 		sender = secured
 	}
-	resp, err := sender.RoundTrip(req) // a RoundTripper follows no redirect, which could send the key to another host
+	resp, err := sender.RoundTrip(req) // not http.Client, which would follow a redirect and could send the key to another host
 	if err != nil {
 		return 0, nil, fetch.Cause(err)
 	}
@@ -219,7 +220,7 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 	return resp.StatusCode, ids, nil
 }
 
-// newListRequest returns the request GET {base}/{path}/models, with the key, the headers and the query of the endpoint.
+// newListRequest returns the request GET {base}/{path}/models, with the endpoint's key, headers and query parameters.
 func (e *modelEndpoint) newListRequest(ctx context.Context, path string) (*http.Request, error) {
 	base, err := url.Parse(e.baseURL)
 	if err != nil {
@@ -246,7 +247,8 @@ func (e *modelEndpoint) newListRequest(ctx context.Context, path string) (*http.
 	return req, nil
 }
 
-// publicURL returns the URL s without the parts that may be secret: user, password and query.
+// publicURL returns the URL s without the parts that may be secret: user, password and query. If s is not a URL, it
+// returns a text that says so.
 func publicURL(s string) string {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -256,8 +258,8 @@ func publicURL(s string) string {
 	return u.String()
 }
 
-// checkToken fetches the service's own JWT and prints the outcome. It returns the next step if that fails. tokens may
-// be nil, for a service without such a JWT.
+// checkToken fetches the service's own JWT and prints the outcome. It returns the next step if that fails. If tokens is
+// nil, the service has no such JWT, and checkToken does nothing.
 func checkToken(ctx context.Context, cfg config, tokens *token.ClientCredentials, stdout io.Writer) (next []string) {
 	if tokens == nil {
 		return nil
@@ -270,14 +272,14 @@ func checkToken(ctx context.Context, cfg config, tokens *token.ClientCredentials
 	return next
 }
 
-// checkSigningKeys fetches the keys that verify callers' tokens and prints the outcome. It returns the next step if
-// that fails, because every request that needs a token is refused without the keys. Without AUTH_ISSUER it does
-// nothing. err is about settings.
+// checkSigningKeys fetches the keys that verify callers' tokens and prints the outcome. If that fails, it returns the
+// next step, because answerd refuses every token without the keys. Without AUTH_ISSUER it does nothing. An error means
+// that the settings cannot be used.
 func checkSigningKeys(ctx context.Context, cfg config, stdout io.Writer) (next []string, err error) {
 	if cfg.AuthIssuer == "" {
 		return nil, nil
 	}
-	verifier, err := newVerifier(cfg, slog.New(slog.DiscardHandler)) // the report has what it would log
+	verifier, err := newVerifier(cfg, slog.New(slog.DiscardHandler)) // the report says what the verifier would log
 	if err != nil {
 		return nil, err
 	}
@@ -293,9 +295,9 @@ func checkSigningKeys(ctx context.Context, cfg config, stdout io.Writer) (next [
 	return []string{"AUTH_JWKS_URL: correct it, or IAM_TLS_CA_FILE, so that it answers with the issuer's keys"}, nil
 }
 
-// checkHooks connects to the operator's hook service, with TLS if its URL is https, and prints the outcome. It sends no
-// request, because the service may act on any. It returns the next step if the connection fails. It does not connect
-// through a proxy, which would answer in place of the service. Without HOOKS_URL it does nothing.
+// checkHooks connects to the operator's hook service, with TLS for an https URL, and prints the outcome. It returns the
+// next step if the connection fails. It sends no request, because the service might act on it. If requests would use a
+// proxy, it does not connect, because the proxy would answer in the service's place. Without HOOKS_URL it does nothing.
 func checkHooks(ctx context.Context, cfg config, stdout io.Writer) (next []string) {
 	if cfg.HooksURL == "" {
 		return nil
@@ -311,16 +313,17 @@ func checkHooks(ctx context.Context, cfg config, stdout io.Writer) (next []strin
 	return next
 }
 
-// errProxied is the error of connectTo for a URL to which requests go through a proxy.
+// errProxied is the error of connectTo if requests to the URL would use a proxy.
 var errProxied = errors.New("HTTPS_PROXY or HTTP_PROXY applies")
 
-// connectTo opens a connection to the host of an http or https URL, and closes it.
+// connectTo opens and closes a connection to the host of rawURL, an http or https URL. It returns errProxied without
+// connecting if requests would use a proxy.
 func connectTo(ctx context.Context, rawURL string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, rawURL, nil)
 	if err != nil {
 		return errors.New("not a URL")
 	}
-	if proxy, err := http.ProxyFromEnvironment(req); proxy != nil || err != nil { // err may have the password of the proxy
+	if proxy, err := http.ProxyFromEnvironment(req); proxy != nil || err != nil { // err may contain the proxy's password
 		return errProxied
 	}
 	var dialer interface {

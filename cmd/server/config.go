@@ -313,7 +313,7 @@ type config struct {
 // openAIHost is the host of OpenAI's own endpoint, which needs a key and a model.
 const openAIHost = "api.openai.com"
 
-// configError is the error for a setting that cannot be used: one line, exit code 2.
+// configError is the error for a setting that cannot be used. The process prints it as one line and exits with code 2.
 type configError struct {
 	name   string // of the setting
 	reason string
@@ -322,8 +322,8 @@ type configError struct {
 // Error returns the name of the setting and the reason, on one line.
 func (e *configError) Error() string { return e.name + ": " + e.reason }
 
-// fileReason returns the reason of an error of package os without the operation and the path, because the message that
-// it is for names the setting.
+// fileReason returns the reason of an error of package os without the operation and the path. The message that contains
+// the reason names the setting instead.
 func fileReason(err error) string {
 	if pathErr, ok := errors.AsType[*os.PathError](err); ok {
 		return pathErr.Err.Error()
@@ -331,8 +331,8 @@ func fileReason(err error) string {
 	return err.Error()
 }
 
-// parseFile reads the file at path and parses it with parse. name is the setting whose value the path is. The error, of
-// reading or of parse, is a *configError with that name.
+// parseFile reads the file at path and parses it with parse. name is the setting that has the path as its value. Every
+// error, from reading or from parse, is a *configError for that setting.
 func parseFile[T any](name, path string, parse func([]byte) (T, error)) (parsed T, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -344,7 +344,7 @@ func parseFile[T any](name, path string, parse func([]byte) (T, error)) (parsed 
 	return parsed, nil
 }
 
-// limitBy is the value of LIMIT_BY: subject, or claim: and the name of a claim.
+// limitBy is the value of LIMIT_BY: "subject", or "claim:" followed by the name of a claim.
 type limitBy string
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -357,7 +357,7 @@ func (l *limitBy) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// claim returns the name of the claim, or a JSON pointer to it; "" for subject.
+// claim returns the claim's name, or a JSON pointer to the claim. It returns "" for "subject".
 func (l limitBy) claim() string {
 	name, ok := strings.CutPrefix(string(l), "claim:")
 	if !ok {
@@ -375,15 +375,15 @@ func (b *callerBudgets) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// limitsCost reports whether one of the budgets limits the cost, which needs the prices of models.
+// limitsCost reports whether a budget limits the cost. Such a budget needs the prices of the models.
 func (b callerBudgets) limitsCost() bool {
 	return slices.ContainsFunc(b, func(l usage.Limit) bool { return l.Name == "cost" })
 }
 
-// maxRate bounds the number in a rate.
+// maxRate bounds the number in a rateLimit.
 const maxRate = 1_000_000
 
-// rateLimit is the value of RATE_LIMIT: a number per second, minute or hour, written 10/s, 60/m or 1000/h.
+// rateLimit is the value of RATE_LIMIT: a number per second, minute or hour, such as 10/s, 60/m or 1000/h.
 type rateLimit admission.Rate
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -422,10 +422,11 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 	return errSize
 }
 
-// errSize is the reason why a text is not a byteSize.
+// errSize is the error of byteSize.UnmarshalText.
 var errSize = errors.New("want a whole number with B, KiB, MiB, GiB or no unit")
 
-// usageError is the error for arguments of a command that cannot be used: one line, exit code 2.
+// usageError is the error for command line arguments that cannot be used. The process prints it as one line and exits
+// with code 2.
 type usageError struct{ text string }
 
 // Error returns the text.
@@ -436,13 +437,13 @@ func (c *config) sharesLog() bool {
 	return !c.EventsURL.IsZero() && !strings.HasPrefix(c.EventsURL.Reveal(), "file:")
 }
 
-// exportsMetrics reports whether metrics are exported with OTLP. GET /metrics does not count as an export.
+// exportsMetrics reports whether metrics are exported with OTLP. Serving GET /metrics does not count as an export.
 func (c *config) exportsMetrics() bool {
 	return slices.Contains(trimElements(c.OTelMetricsExporter), "otlp")
 }
 
-// trimElements returns the elements of list, each without white space around it; nil if list is empty. Elements that
-// were only white space remain, as "".
+// trimElements returns the elements of list without surrounding white space. It keeps elements that were only white
+// space, as "". It returns nil if list is empty.
 func trimElements(list []string) (out []string) {
 	for _, s := range list {
 		out = append(out, strings.TrimSpace(s))
@@ -456,8 +457,8 @@ var (
 	commit  = ""
 )
 
-// settingNames returns the names of all environment variables that are settings: those of config, the same with _FILE
-// for secrets, and the two of OpenAI's clients that loadConfig reads in place of LLM_BASE_URL and LLM_API_KEY.
+// settingNames returns the names of all environment variables that loadConfig reads as settings: those in the tags of
+// config, the same with _FILE for secrets, and OPENAI_API_KEY and OPENAI_BASE_URL.
 func settingNames() []string {
 	names := []string{"OPENAI_API_KEY", "OPENAI_BASE_URL"}
 	for f := range reflect.TypeFor[config]().Fields() {

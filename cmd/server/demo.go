@@ -22,7 +22,8 @@ const (
 	demoQuestion = "What time is it in Tokyo, and what is 12.5 * 8?" // needs two tools
 )
 
-// demoCommand runs `answerd demo`: answerd and the services that it needs, or with -only one of these services.
+// demoCommand runs `answerd demo`, which starts answerd together with the services that it needs. With -only it runs
+// just one of these services.
 func demoCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -42,19 +43,19 @@ func demoCommand(ctx context.Context, args []string, environ environment, stdout
 	return runDemo(ctx, environ, stdout, stderr, logger)
 }
 
-// demoService is one service of the demo with its own listener.
+// demoService is a running service of the demo. It has its own listener.
 type demoService struct {
 	url    string
 	server *http.Server
-	failed chan error // receives the error of server.Serve; buffered, so that the goroutine ends without a receiver
-	close  func()     // ends what the handler uses
+	failed chan error // receives the error of server.Serve; buffered, so that its goroutine can end without a receiver
+	close  func()     // releases what the handler uses
 }
 
-// serviceBuilder creates the handler of a service, and the function that ends what the handler uses. url is the base
-// URL of the service, which is known only when its listener is open.
+// serviceBuilder creates a service's handler, and the function that releases what the handler uses. url is the
+// service's base URL, which is known only once its listener is open.
 type serviceBuilder func(url string) (handler http.Handler, release func(), _ error)
 
-// startDemoService serves the handler of build on a new listener at addr, until the caller calls stopService.
+// startDemoService listens at addr and serves the handler that build creates. The caller must call stopService.
 func startDemoService(addr string, build serviceBuilder) (*demoService, error) {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -71,18 +72,18 @@ func startDemoService(addr string, build serviceBuilder) (*demoService, error) {
 	return service, nil
 }
 
-// stopService ends the service, cuts its connections and waits for the goroutine of its listener.
+// stopService releases what the handler uses, closes the server with all connections, and waits for its goroutine.
 func (p *demoService) stopService() {
 	p.close()
 	p.server.Close()
 	<-p.failed
 }
 
-// noRelease is for handlers that use nothing that has to be ended.
+// noRelease is the release function of handlers that hold nothing.
 func noRelease() {}
 
-// buildIAM returns the builder of the IAM, which issues tokens to demoClient with this secret. An empty issuer stands
-// for the service's base URL.
+// buildIAM returns the builder of the IAM. The IAM issues tokens to the client demoClient, which authenticates with
+// secret. If issuer is "", the issuer is the service's own base URL.
 func buildIAM(issuer, secret string, logger *slog.Logger) serviceBuilder {
 	return func(url string) (http.Handler, func(), error) {
 		h, err := demo.NewIAM(demo.IAMConfig{Issuer: cmp.Or(issuer, url), ClientID: demoClient, ClientSecret: secret, Logger: logger})
@@ -91,7 +92,7 @@ func buildIAM(issuer, secret string, logger *slog.Logger) serviceBuilder {
 }
 
 // buildMCPServer returns the builder of the MCP server, which accepts tokens of issuer. hasPage says that browsers can
-// reach its listener: then the server has a tool that sends people to a page of the server.
+// reach the server. It then also offers a tool that sends people to one of its pages.
 func buildMCPServer(issuer string, hasPage bool, logger *slog.Logger) serviceBuilder {
 	return func(url string) (http.Handler, func(), error) {
 		c := demo.MCPConfig{Issuer: issuer, JWKSURL: issuer + demo.JWKSPath, Logger: logger}
@@ -106,13 +107,13 @@ func buildMCPServer(issuer string, hasPage bool, logger *slog.Logger) serviceBui
 	}
 }
 
-// buildModel is the serviceBuilder of the stand-in model.
+// buildModel is the serviceBuilder of the model stand-in.
 func buildModel(string) (http.Handler, func(), error) {
 	return demo.NewModel(demo.TokenDelay), noRelease, nil
 }
 
-// runDemoService runs one service of the demo at addr until ctx ends; only is iam, mcp or model. iam is the issuer of
-// the IAM. The compose file starts each service in a container in this way.
+// runDemoService runs one service of the demo at addr until ctx ends. only selects it: iam, mcp or model. iam is the
+// issuer of the IAM. The compose file uses this to run each service in its own container.
 func runDemoService(ctx context.Context, only, addr, iam string, environ environment, stdout io.Writer, logger *slog.Logger) error {
 	var build serviceBuilder
 	switch {
@@ -144,7 +145,7 @@ func runDemoService(ctx context.Context, only, addr, iam string, environ environ
 // demoServices are the services that runDemo has started.
 type demoServices []*demoService
 
-// start starts a service on a free port of the loopback interface, and returns its URL.
+// start starts a service on a free loopback port and returns the service's URL.
 func (s *demoServices) start(build serviceBuilder) (url string, err error) {
 	service, err := startDemoService("127.0.0.1:0", build)
 	if err != nil {
@@ -161,9 +162,9 @@ func (s *demoServices) stop() {
 	}
 }
 
-// runDemo starts the services on loopback, configures answerd to use them, and serves until ctx ends. The settings of
-// environ stay, except for those that connect the services. If environ has a model endpoint or OPENAI_API_KEY, the demo
-// uses that and starts no stand-in.
+// runDemo starts the services on loopback, configures answerd to use them, and serves until ctx ends. It keeps the
+// settings in environ, except those that connect the services. If environ has LLM_BASE_URL or OPENAI_API_KEY, the demo
+// uses that model and starts no stand-in.
 func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer, logger *slog.Logger) error {
 	secret := rand.Text()
 	var services demoServices
@@ -172,8 +173,8 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	if err != nil {
 		return err
 	}
-	// People allow anonymous callers in order to reach the demo from elsewhere, for example in a container. Then their
-	// browsers cannot reach a page of the MCP server on loopback.
+	// Users allow anonymous callers to reach the demo from another machine or from outside a container. Their browsers
+	// then cannot reach the pages of the MCP server, which is on loopback.
 	anonymous, _ := parseBool(environ.get("AUTH_INSECURE_ALLOW_ANONYMOUS")) // loadConfig reports the error
 	mcpServer, err := services.start(buildMCPServer(iam, !anonymous, logger))
 	if err != nil {
@@ -211,8 +212,8 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	})
 }
 
-// withDemoServices returns a copy of environ with the settings that connect answerd with the IAM and the MCP server of
-// the demo, whose base URLs are iam and mcpServer.
+// withDemoServices returns a copy of environ in which answerd uses the demo's IAM and MCP server. iam and mcpServer are
+// their base URLs.
 func withDemoServices(environ environment, iam, secret, mcpServer string) environment {
 	settings := maps.Clone(environ)
 	maps.Copy(settings, environment{
@@ -225,8 +226,8 @@ func withDemoServices(environ environment, iam, secret, mcpServer string) enviro
 	return settings
 }
 
-// printIntroduction prints what is running and a command to try. addr is the address of answerd, and the next
-// parameters are the URLs of the services. isReal says that the model is not the demo's stand-in.
+// printIntroduction prints what is running and a command to try. addr is answerd's address; iam, mcpServer and model
+// are URLs. isReal says that the model is not the demo's stand-in.
 func printIntroduction(w io.Writer, addr, iam, mcpServer, model string, isReal bool) {
 	kind := "a rule-based stand-in, not a language model"
 	if isReal {

@@ -22,11 +22,11 @@ import (
 	mcpconfig "answerd/internal/mcp/config"
 )
 
-// environment holds the values of environment variables by name. Only main reads those of the process.
+// environment maps the names of environment variables to their values. Only main reads the variables of the process.
 type environment map[string]string
 
-// newEnvironment returns the environment of list, which has the form of os.Environ. It leaves out line breaks at the
-// end of a value: a .env file of Windows and a Kubernetes Secret that was made with echo have them.
+// newEnvironment returns the environment in list, which has the form of os.Environ. It removes line breaks at the end
+// of a value, because .env files from Windows and Kubernetes Secrets made with echo have them.
 func newEnvironment(list []string) environment {
 	e := make(environment, len(list))
 	for _, variable := range list {
@@ -36,11 +36,11 @@ func newEnvironment(list []string) environment {
 	return e
 }
 
-// get returns the value of a variable, or "" if it is not set.
+// get returns the value of the variable name, or "" if it is not set.
 func (e environment) get(name string) string { return e[name] }
 
-// override sets the variables of settings. For each of them it first removes the variable of the same setting with or
-// without _FILE, so that a secret replaces the file that it was read from, and the other way round.
+// override sets the variables in settings. A variable also replaces its counterpart with or without _FILE. Otherwise a
+// secret and the file for the same secret could both be set.
 func (e environment) override(settings map[string]string) {
 	for name := range settings {
 		delete(e, name+"_FILE")
@@ -49,10 +49,10 @@ func (e environment) override(settings map[string]string) {
 	maps.Copy(e, settings)
 }
 
-// readSettings returns the values of the settings that are set, by the names in the tags of config. An empty variable
-// counts as unset, because compose files set variables to "". A secret whose name with _FILE is set is read from that
-// file, which comes before the variable of the secret itself. The error is a *configError about a file that cannot be
-// read or is empty.
+// readSettings returns the values of all settings that are set, by the names in the tags of config. An empty variable
+// counts as unset, because compose files set variables to "". If the _FILE variable of a secret is set, the secret
+// comes from that file, even if its own variable is set too. The error is a *configError for a file that is empty or
+// cannot be read.
 func (e environment) readSettings() (map[string]string, error) {
 	out := make(map[string]string)
 	secret := reflect.TypeFor[auth.Secret]()
@@ -75,8 +75,8 @@ func (e environment) readSettings() (map[string]string, error) {
 	return out, nil
 }
 
-// readSecretFile returns the secret in the file that a setting names, without line breaks at its end. An empty file is
-// an error, because a setting of another name must not take its place unnoticed.
+// readSecretFile returns the secret in the file that setting names, without line breaks at the end. An empty file is an
+// error, because otherwise the setting without _FILE would silently take effect.
 func (e environment) readSecretFile(setting string) (string, error) {
 	content, err := os.ReadFile(e.get(setting))
 	if err != nil {
@@ -90,21 +90,22 @@ func (e environment) readSecretFile(setting string) (string, error) {
 }
 
 const (
-	maxUnknownSettings = 20  // warnings of unknownSettings
+	maxUnknownSettings = 20  // warnings that unknownSettings returns
 	maxVariableName    = 100 // bytes; longer names are not compared with settings
 	minComparedName    = 8   // bytes; shorter names without the prefix of a setting often belong to another program
-	maxMisspelling     = 2   // edit distance up to which a variable of a library counts as a misspelled setting
+	maxMisspelling     = 2   // a library's variable counts as a misspelled setting up to this edit distance
 )
 
-// libraryVariable matches variables that the OpenTelemetry and OCI libraries may read, although they are not settings.
+// libraryVariable matches variables that the OpenTelemetry and OCI libraries may read. Not all of them are settings.
 var libraryVariable = regexp.MustCompile(`^(OTEL|OCI)_`)
 
 // serviceVariable matches variables that Kubernetes sets for each Service.
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT)(_|$)|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$`)
 
-// unknownSettings returns a warning for each variable that is not a setting, but probably a misspelled one: it begins
-// like a setting, up to the first underscore, or one edit turns it into a setting. It leaves out variables that
-// Kubernetes or a library uses, and those for which isUsed returns true. At most maxUnknownSettings, by name.
+// unknownSettings returns a warning for each variable that is probably a misspelled setting: it has the same prefix as
+// a setting, up to the first underscore, or one edit turns it into a setting. It skips variables that Kubernetes or a
+// library uses, and those for which isUsed returns true. It returns at most maxUnknownSettings warnings, sorted by
+// name.
 func (e environment) unknownSettings(isUsed func(name string) bool) []*configError {
 	known := settingNames()
 	prefixes := make(map[string]bool)
@@ -158,8 +159,8 @@ func nearestName(name string, names []string) string {
 	return slices.MinFunc(names, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
 }
 
-// editDistance returns the least number of insertions, deletions and replacements of bytes that
-// turn a into b (Levenshtein distance).
+// editDistance returns the Levenshtein distance of a and b: the least number of insertions, deletions and replacements
+// of bytes that turn a into b.
 func editDistance(a, b string) int {
 	// row is one row of the matrix: after i rounds, row[j] is the distance of a[:i] and b[:j].
 	row := make([]int, len(b)+1)
@@ -181,7 +182,8 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// findWarnings returns warnings about settings that are probably a mistake, although the service can start with them.
+// findWarnings returns a warning for each setting that is probably a mistake but does not keep the service from
+// starting.
 func (c *config) findWarnings(environ environment) []*configError {
 	out := append(environ.unknownSettings(c.usedInFiles()), environ.literalSettings()...)
 	usesDefaultEndpoint := slices.ContainsFunc(c.servedModels(), func(p llm.Profile) bool { return !hasOwnEndpoint(p) })
@@ -202,8 +204,8 @@ func (c *config) findWarnings(environ environment) []*configError {
 	return out
 }
 
-// otlpWarnings returns warnings about variables of the OpenTelemetry SDK that have no effect on an export by OTLP. The
-// specification requires that the SDK uses its default in place of a number that it cannot read.
+// otlpWarnings returns warnings about OpenTelemetry SDK variables that do not affect the OTLP export. The specification
+// requires the SDK to use its default for a number that it cannot parse.
 func otlpWarnings(environ environment) (out []*configError) {
 	for _, name := range slices.Sorted(maps.Keys(environ)) {
 		value := environ.get(name)
@@ -218,8 +220,8 @@ func otlpWarnings(environ environment) (out []*configError) {
 	return out
 }
 
-// samplerWarnings returns warnings about a sampler or a ratio in place of which the OpenTelemetry SDK uses its default:
-// it would sample all traces.
+// samplerWarnings returns warnings about a sampler or ratio that the OpenTelemetry SDK would replace with its default,
+// which samples all traces.
 func samplerWarnings(environ environment) (out []*configError) {
 	sampler := strings.ToLower(strings.TrimSpace(environ.get("OTEL_TRACES_SAMPLER")))
 	if sampler != "" && !slices.Contains(samplers, sampler) {
@@ -234,7 +236,7 @@ func samplerWarnings(environ environment) (out []*configError) {
 	return out
 }
 
-// samplers are the values of OTEL_TRACES_SAMPLER that the OpenTelemetry SDK for Go has.
+// samplers lists the values of OTEL_TRACES_SAMPLER that the OpenTelemetry SDK for Go supports.
 var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 
 // exportsOTLP reports whether traces, metrics or the log are exported with OTLP.
@@ -242,15 +244,15 @@ func (c *config) exportsOTLP() bool {
 	return c.EnableTracing || c.exportsMetrics() || c.OTelLogsExporter == "otlp"
 }
 
-// usedInFiles reads mcp.json and MODELS_FILE, and returns a function that reports whether one of them uses the variable
-// with this name. Such a variable can have any name, so it is not a misspelled setting.
+// usedInFiles reads mcp.json and MODELS_FILE. It returns a function that reports whether one of these files uses the
+// variable name. Operators choose such names freely, so they are not misspelled settings.
 func (c *config) usedInFiles() func(name string) bool {
 	var texts strings.Builder
-	inMCPConfig := make(map[string]bool) // variables that mcp.json uses, also in the forms of other hosts: ${input:ID}
+	inMCPConfig := make(map[string]bool) // variables in mcp.json, also in the syntax of other MCP hosts: ${input:ID}
 	for _, path := range []string{c.MCPConfigPath, c.ModelsFile} {
 		data, err := os.ReadFile(path)
 		if err != nil {
-			continue // reported where the file is needed
+			continue // the code that needs the file reports it
 		}
 		texts.Write(data)
 		if path == c.MCPConfigPath {
@@ -263,15 +265,15 @@ func (c *config) usedInFiles() func(name string) bool {
 	return func(name string) bool { return inMCPConfig[name] || strings.Contains(texts.String(), "${"+name) }
 }
 
-// logSettingWarnings logs the warnings that findWarnings returned, each with the page that explains the setting.
+// logSettingWarnings logs c.warnings, each with the page that explains the setting.
 func (c *config) logSettingWarnings(logger *slog.Logger) {
 	for _, w := range c.warnings {
 		logger.Warn("setting needs attention", "setting", w.name, "reason", w.reason, "help", helpPage(w))
 	}
 }
 
-// deriveSettings sets the settings that follow from others: OTEL_SDK_DISABLED turns off all telemetry, PORT can decide
-// the address, and the variables of OpenAI's clients take the place of the model endpoint and its key.
+// deriveSettings sets the settings that follow from others. OTEL_SDK_DISABLED turns off all telemetry, PORT sets the
+// address if ADDR is not set, and OPENAI_BASE_URL and OPENAI_API_KEY replace an unset model endpoint and key.
 func (c *config) deriveSettings() {
 	if c.OTelSDKDisabled {
 		c.EnableTracing, c.OTelMetricsExporter, c.OTelLogsExporter = false, nil, "none"
@@ -285,10 +287,9 @@ func (c *config) deriveSettings() {
 	}
 }
 
-// loadConfig reads the settings, the files of models and agents, the keys and the TLS files. It checks what can be
-// checked without the network and without the parts that serve builds. The error is a *configError about the first
-// setting that is wrong. The config that comes with an error is incomplete: only runDemo looks at it, for the model
-// endpoint.
+// loadConfig reads the settings, the files of models and agents, the keys and the TLS files. It makes every check that
+// needs neither the network nor the parts that serve builds. The error is a *configError for the first wrong setting.
+// With an error the config is incomplete; only runDemo uses it then, to learn the model endpoint.
 func loadConfig(environ environment) (config, error) {
 	settings, err := environ.readSettings()
 	if err != nil {
@@ -330,15 +331,15 @@ func loadConfig(environ environment) (config, error) {
 	return cfg, cfg.readCertificates()
 }
 
-// otlpHeader matches a header in the form of the OpenTelemetry specification ("Protocol Exporter", "Specifying
-// headers via environment variables"): name=value, percent-encoded.
+// otlpHeader matches a percent-encoded name=value pair (OpenTelemetry specification, "Protocol Exporter", "Specifying
+// headers via environment variables").
 var otlpHeader = regexp.MustCompile("^\\s*[-!#$%&'*+.^_`|~0-9A-Za-z]+\\s*=([^%]|%[0-9A-Fa-f]{2})*$")
 
-// checkOTLPHeaders returns an error if a header for OTLP has a form that the OpenTelemetry SDK does not accept. The SDK
-// would leave the header out and write it to its own log, although headers usually are credentials.
+// checkOTLPHeaders returns a *configError if the OpenTelemetry SDK would not accept a header for OTLP. The SDK would
+// drop the header and write it to its own log, although such headers usually are credentials.
 func (c *config) checkOTLPHeaders() error {
 	if !c.exportsOTLP() {
-		return nil // they are not read
+		return nil // the headers are not used
 	}
 	for _, signal := range []string{"", "TRACES_", "METRICS_", "LOGS_"} {
 		name := "OTEL_EXPORTER_OTLP_" + signal + "HEADERS"
@@ -351,18 +352,17 @@ func (c *config) checkOTLPHeaders() error {
 	return nil
 }
 
-// otlpNumber and otlpFile match the variables of the OpenTelemetry SDK whose values are whole numbers, and those whose
-// values are paths of files.
+// otlpNumber matches OpenTelemetry SDK variables that hold whole numbers, and otlpFile those that hold file paths.
 var (
 	otlpNumber = regexp.MustCompile(`^OTEL_(EXPORTER_OTLP_\w*TIMEOUT|(BSP|BLRP|METRIC_EXPORT)_\w+|\w+_LIMIT)$`)
 	otlpFile   = regexp.MustCompile(`^OTEL_EXPORTER_OTLP_\w*(CERTIFICATE|CLIENT_KEY)$`)
 )
 
-// checkOTLPFiles returns an error for a file with certificates that cannot be read. The OpenTelemetry SDK would export
-// without it.
+// checkOTLPFiles returns a *configError if a certificate or key file for OTLP cannot be read. The OpenTelemetry SDK
+// would export without it.
 func (c *config) checkOTLPFiles(environ environment) error {
 	if !c.exportsOTLP() {
-		return nil // The files are not read.
+		return nil // the files are not used
 	}
 	for _, name := range slices.Sorted(maps.Keys(environ)) {
 		path := environ.get(name)
@@ -376,7 +376,8 @@ func (c *config) checkOTLPFiles(environ environment) error {
 	return nil
 }
 
-// readTokenKeys sets c.tokenKeys from TOKENS_KEY_FILE, if that is set. Its error is a *configError.
+// readTokenKeys sets c.tokenKeys from TOKENS_KEY_FILE. It does nothing if that is not set. Every error is a
+// *configError.
 func (c *config) readTokenKeys() (err error) {
 	if c.TokensKeyFile == "" {
 		return nil
@@ -391,8 +392,8 @@ func (c *config) readTokenKeys() (err error) {
 	return nil
 }
 
-// settingParsers parse settings by their type. They accept more spellings than strconv and time: yes and on for true,
-// and a number without a unit for seconds.
+// settingParsers parses settings by their type. The parsers accept more than strconv and time do: yes and on for true,
+// and a duration without a unit as seconds.
 var settingParsers = map[reflect.Type]env.ParserFunc{
 	reflect.TypeFor[bool](): func(s string) (any, error) { return parseBool(s) },
 	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
@@ -403,7 +404,7 @@ var settingParsers = map[reflect.Type]env.ParserFunc{
 	},
 }
 
-// parseBool returns the value of a setting that is true or false: yes, y, on, no, n, off in any case, or what
+// parseBool parses a setting that is true or false. It accepts yes, y, on, no, n and off in any case, and what
 // strconv.ParseBool accepts.
 func parseBool(s string) (bool, error) {
 	switch strings.ToLower(s) {
@@ -415,7 +416,8 @@ func parseBool(s string) (bool, error) {
 	return strconv.ParseBool(s)
 }
 
-// parseError returns err, an error of package env, as a *configError. It names the setting, not the field of config.
+// parseError turns err, an error of package env, into a *configError that names the setting instead of the config
+// field.
 func parseError(err error) error {
 	if failed, ok := errors.AsType[env.ParseError](err); ok {
 		f, _ := reflect.TypeFor[config]().FieldByName(failed.Name)
@@ -424,7 +426,7 @@ func parseError(err error) error {
 	return &configError{"environment", strings.ReplaceAll(err.Error(), "\n", " ")}
 }
 
-// parseReason returns err without the value that an error of strconv quotes.
+// parseReason removes the rejected value from err, if err comes from strconv, which quotes it.
 func parseReason(err error) error {
 	var number *strconv.NumError
 	if errors.As(err, &number) {
@@ -433,7 +435,7 @@ func parseReason(err error) error {
 	return err
 }
 
-// typeName returns what a setting of type t is, in words and often with an example, for the error about its value.
+// typeName describes the value that a setting of type t must have, for error messages.
 func typeName(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():

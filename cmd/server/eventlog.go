@@ -17,16 +17,16 @@ import (
 	"answerd/internal/event/memory"
 )
 
-// openTimeout bounds the wait for a NATS cluster at the start. After that the process ends, because the service cannot
-// work without its log; a supervisor can start it again.
+// openTimeout bounds how long the start waits for a NATS cluster. Then the process exits, because the service cannot
+// work without its log. A supervisor can restart it.
 const openTimeout = 30 * time.Second
 
 // checkLogTimeout bounds how long answerd check waits for the NATS cluster.
 const checkLogTimeout = 5 * time.Second
 
-// claimDelay returns how long after its start this process waits before it claims runs of other processes. On a shared
-// log it is one lease, so that a process which dies soon after each start interrupts no runs. Otherwise it is 0,
-// because other processes cannot have the runs.
+// claimDelay returns how long this process waits after its start before it claims runs of other processes. On a shared
+// log it is one lease, so that a process that crashes soon after each start does not interrupt runs. Otherwise it is 0,
+// because no other process can have the runs.
 func (c *config) claimDelay() time.Duration {
 	if c.sharesLog() {
 		return jetstream.DefaultLease
@@ -34,9 +34,9 @@ func (c *config) claimDelay() time.Duration {
 	return 0
 }
 
-// checkEventDirectory creates the directory that EVENTS_URL names, and a lock file in it, if they do not exist. It
-// returns a *configError if they cannot be created or written, and nil if EVENTS_URL names no directory. It does not
-// take the lock, so that it does not disturb a running answerd that uses the directory.
+// checkEventDirectory creates the directory that EVENTS_URL names, with a lock file in it, unless they exist. The error
+// is a *configError. If EVENTS_URL names no directory, it returns nil. It does not take the lock, because a running
+// answerd may use the directory.
 func (c *config) checkEventDirectory() error {
 	dir, isDirectory := strings.CutPrefix(c.EventsURL.Reveal(), "file:")
 	if !isDirectory {
@@ -48,7 +48,7 @@ func (c *config) checkEventDirectory() error {
 	return nil
 }
 
-// createLockFile creates a directory, and an empty lock file in it, unless they exist.
+// createLockFile creates the directory dir and an empty lock file in it, unless they exist.
 func createLockFile(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -60,7 +60,7 @@ func createLockFile(dir string) error {
 	return file.Close()
 }
 
-// describeEventLog returns where events are stored, in words.
+// describeEventLog says where events are stored, for people.
 func (c *config) describeEventLog() string {
 	switch {
 	case c.EventsURL.IsZero():
@@ -71,8 +71,8 @@ func (c *config) describeEventLog() string {
 	return "on this disk, in " + strings.TrimPrefix(c.EventsURL.Reveal(), "file:")
 }
 
-// printEventLog prints whether an event log on NATS can be reached, and reports whether it can. For other logs it
-// prints nothing and returns true: a directory cannot be opened to check it, because a running answerd may use it.
+// printEventLog reports whether an event log on NATS can be reached, and prints the result. For other logs it prints
+// nothing and returns true. It cannot open a log on disk, because a running answerd may use it.
 func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 	if !c.sharesLog() {
 		return true
@@ -87,10 +87,9 @@ func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 	return true
 }
 
-// openLog opens the event log that EVENTS_URL names, and returns the function that closes it. The log uses at most
-// maxMemory bytes of memory. A log in memory deletes ended runs to stay within that; logs on disk and on NATS use
-// memory for caches. ctx and openTimeout bound only the opening. An error about a setting that cannot be used is a
-// *configError.
+// openLog opens the event log that EVENTS_URL names, and returns it with the function that closes it. The log uses at
+// most maxMemory bytes of memory: a log in memory deletes ended runs to stay below, and logs on disk and on NATS use it
+// for caches. ctx and openTimeout bound only the opening. The error is a *configError if a setting cannot be used.
 func openLog(ctx context.Context, cfg config, maxMemory int64, logger *slog.Logger) (event.Log, func(), error) {
 	if cfg.EventsURL.IsZero() {
 		log := memory.New(memory.Options{Retention: cfg.EventsRetention, MaxBytes: maxMemory})
@@ -123,9 +122,9 @@ func openLog(ctx context.Context, cfg config, maxMemory int64, logger *slog.Logg
 	}, nil
 }
 
-// newMemoryCheck returns a function that reports whether the process is near its GOMEMLIMIT. If it is and log is in
-// memory, the function also deletes ended runs from log. The agent calls isShort before it admits a run: a refused run
-// can be started again later, while all runs are lost if the process runs out of memory.
+// newMemoryCheck returns a function that reports whether the process is near its GOMEMLIMIT. If so, and if log is in
+// memory, the function also deletes ended runs from log. The agent calls it before it admits a run: a refused run can
+// be started again later, but all runs are lost if the process runs out of memory.
 func newMemoryCheck(log event.Log) (isShort func() bool) {
 	gauge := new(admission.MemoryGauge)
 	memoryLog, ok := log.(*memory.Log)

@@ -2,5 +2,5 @@
 
 package main
 
-// maxOpenFiles returns 0: this system has no limit that answerd can read.
+// maxOpenFiles returns 0, which means that the limit is unknown on this system.
 func maxOpenFiles() int { return 0 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// maxOpenFiles returns the number of files that the process may have open, or 0 if that is unknown. At the start of the
-// process, package os has raised the limit to the maximum that the process may set.
+// maxOpenFiles returns how many files the process may have open, or 0 if that is unknown. Package os has already raised
+// the soft limit to the highest value that the process may set.
 func maxOpenFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -19,34 +19,34 @@ import (
 	"answerd/internal/auth"
 )
 
-// limitedListener limits the open connections. Up to a quarter more than the limit, at least 4 and at most 256
-// connections, are accepted too, but marked as over the limit: only health probes are answered on them, and other
-// requests are refused. With that many open, Accept waits until one is closed, and the kernel queues new connections.
+// limitedListener limits the number of open connections. It also accepts a quarter more than the limit, at least 4 and
+// at most 256, but marks these connections as over the limit: the server then answers only health probes on them and
+// refuses other requests. With that many open, Accept waits until one is closed, and the kernel queues new connections.
 //
 // Without a limit, connections could use up the file descriptors. Then neither the model nor an MCP server could be
-// reached, and every run would fail. Connections over the limit are accepted because an orchestrator whose probe gets
-// no answer kills the process, with all its runs, although it is only busy.
+// reached, and every run would fail. Connections over the limit are accepted because an orchestrator kills a process
+// that does not answer its probe. A process that is only busy would lose all its runs.
 type limitedListener struct {
 	net.Listener
-	limit  int           // open connections that are not marked
-	slots  chan struct{} // has an element for each open connection; its capacity includes those over the limit
-	closed chan struct{} // closed by Close, so that Accept does not wait for a slot any more
+	limit  int           // connections that are accepted without the mark
+	slots  chan struct{} // one element for each open connection; the capacity includes those over the limit
+	closed chan struct{} // closed by Close, to end an Accept that waits for a slot
 	once   sync.Once     // closes closed
 
 	mu   sync.Mutex // protects open
 	open int        // open connections, including those over the limit
 }
 
-// newLimitedListener returns a listener that accepts limit connections from l, and some over the limit.
+// newLimitedListener returns a listener that accepts up to limit connections from l, and some more over the limit.
 func newLimitedListener(l net.Listener, limit int) *limitedListener {
 	overLimit := min(max(limit/4, 4), 256)
 	return &limitedListener{Listener: l, limit: limit, slots: make(chan struct{}, limit+overLimit), closed: make(chan struct{})}
 }
 
 // Accept implements net.Listener. It waits for a slot before it accepts, so that connections without a slot stay in the
-// kernel's queue. The connection is a *countedConn, which gives the slot back when it is closed. Accept returns
-// net.ErrClosed after Close, and otherwise the errors of the socket: if there are no more file descriptors, net/http
-// waits a little and calls Accept again.
+// kernel's queue. The *countedConn that it returns frees the slot when it is closed. After Close, Accept returns
+// net.ErrClosed. Otherwise it returns the errors of the socket; when file descriptors run out, net/http waits a little
+// and calls Accept again.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	select {
 	case l.slots <- struct{}{}:
@@ -59,7 +59,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetWriteBuffer(api.WriteBuffer) // after an error, a reader that stalls only takes more memory
+		_ = tcp.SetWriteBuffer(api.WriteBuffer) // if it fails, a client that reads slowly only takes more memory
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,16 +73,15 @@ func (l *limitedListener) Close() error {
 	return l.Listener.Close()
 }
 
-// countedConn is a connection that its listener counts until it is closed. net/http may close it
-// twice.
+// countedConn is a connection that holds a slot of its listener until it is closed. net/http may close it twice.
 type countedConn struct {
 	net.Conn
 	listener  *limitedListener
-	overLimit bool      // set by Accept; does not change when other connections are closed
-	once      sync.Once // for giving the slot back
+	overLimit bool      // set by Accept; stays true when other connections are closed
+	once      sync.Once // frees the slot
 }
 
-// Close implements net.Conn. The first call gives the connection's slot back.
+// Close implements net.Conn. The first call frees the connection's slot.
 func (c *countedConn) Close() error {
 	c.once.Do(func() {
 		c.listener.mu.Lock()
@@ -93,8 +92,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends the sending direction only, if the connection can do that. net/http calls it before Close, so that
-// the client can still read the last response.
+// CloseWrite closes only the sending direction, or does nothing if the connection cannot do that. net/http calls it
+// before Close, so that the client can still read the last response.
 func (c *countedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -102,8 +101,8 @@ func (c *countedConn) CloseWrite() error {
 	return nil
 }
 
-// markOverLimit is the ConnContext of newServer's http.Server: the context that it returns marks the requests on
-// connections over the limit, with or without TLS.
+// markOverLimit is the ConnContext of newServer's http.Server. It marks the context of requests on connections that are
+// over the limit, with or without TLS.
 func markOverLimit(ctx context.Context, c net.Conn) context.Context {
 	if secured, ok := c.(*tls.Conn); ok {
 		c = secured.NetConn()
@@ -114,8 +113,8 @@ func markOverLimit(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// maxConnections returns the limit of open connections: MAX_CONNECTIONS, or by default 1.1 × MAX_STREAMS, but at most a
-// third of the open-file limit. Runs need the other file descriptors for connections to models and MCP servers.
+// maxConnections returns the limit of open connections. It is MAX_CONNECTIONS, or by default 1.1 × MAX_STREAMS but at
+// most a third of the open-file limit. Runs need the other file descriptors to connect to models and MCP servers.
 func (c *config) maxConnections() int {
 	if c.MaxConnections > 0 {
 		return c.MaxConnections
@@ -127,9 +126,9 @@ func (c *config) maxConnections() int {
 	return n
 }
 
-// listen returns the listener that the service was started with, or else a new one at ADDR. It refuses an address
-// beyond loopback if callers would have to be authenticated there (checkBoundAddr). Connections wait in the kernel's
-// queue until they are accepted.
+// listen returns c.listener if it is set, or else a new listener at ADDR. It refuses an address beyond loopback if that
+// requires authentication that is not configured (checkBoundAddr). Connections wait in the kernel's queue until they
+// are accepted.
 func (c *config) listen() (net.Listener, error) {
 	if c.listener != nil {
 		return c.listener, nil
@@ -144,8 +143,9 @@ func (c *config) listen() (net.Listener, error) {
 	return listener, nil
 }
 
-// serveMetrics serves /metrics at METRICS_ADDR in the background until end is called; end waits for the goroutine.
-// forAddr is the handler to serve at ADDR: metrics if METRICS_ADDR is not set, otherwise nil.
+// serveMetrics serves /metrics at METRICS_ADDR in the background. end stops that server and waits for its goroutine.
+// forAddr is the handler that the main listener must serve at /metrics: metrics if METRICS_ADDR is not set, otherwise
+// nil.
 func serveMetrics(c config, metrics http.Handler, logger *slog.Logger) (forAddr http.Handler, end func(), err error) {
 	if c.MetricsAddr == "" {
 		return metrics, func() {}, nil
@@ -166,20 +166,20 @@ func serveMetrics(c config, metrics http.Handler, logger *slog.Logger) (forAddr 
 	}()
 	logger.Info("serving metrics", "addr", listener.Addr().String())
 	return nil, func() {
-		_ = server.Close() // a scrape may be cut: the counters start from zero in the next process anyway
+		_ = server.Close() // may cut off a scrape: the next process counts from zero anyway
 		<-ended
 	}, nil
 }
 
-// newAuthFailureCounter creates the counter of requests that were refused because of their token. The function that it
-// returns counts one request; reason is one of auth.Reasons.
+// newAuthFailureCounter creates the metric of requests that were refused because of their token. count adds one such
+// request; reason must be one of auth.Reasons.
 func newAuthFailureCounter(m metric.Meter) (count func(ctx context.Context, reason string), err error) {
 	counter, err := m.Int64Counter("answerd.logins.refused", metric.WithUnit("{request}"),
 		metric.WithDescription("Requests without a token, or with one that was refused, by reason."))
 	if err != nil {
 		return nil, fmt.Errorf("create the metric of refused logins: %w", err)
 	}
-	byReason := make(map[string]metric.AddOption) // made once, because count is called for each refused request
+	byReason := make(map[string]metric.AddOption) // built once, because count runs for every refused request
 	for _, reason := range auth.Reasons() {
 		byReason[reason] = metric.WithAttributeSet(attribute.NewSet(attribute.String("reason", reason)))
 		counter.Add(context.Background(), 0, byReason[reason]) // an alert on an increase needs a zero before the first one
@@ -187,7 +187,8 @@ func newAuthFailureCounter(m metric.Meter) (count func(ctx context.Context, reas
 	return func(ctx context.Context, reason string) { counter.Add(ctx, 1, byReason[reason]) }, nil
 }
 
-// newServer returns a server for h with the limits of package api. It has no WriteTimeout, which would end streams.
+// newServer returns a server for h with the limits of package api. It sets no WriteTimeout, because that would end long
+// streams.
 func newServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -202,8 +203,8 @@ func newServer(h http.Handler) *http.Server {
 // healthTimeout bounds how long answerd health waits for the reply.
 const healthTimeout = 3 * time.Second
 
-// serviceURL returns the URL at which a client on this machine reaches an answerd that has these settings. It reads
-// only ADDR, PORT and TLS_CERT_FILE, so that the other settings need not be valid. Its error is a *configError.
+// serviceURL returns the URL at which a client on this machine reaches an answerd with these settings. It reads only
+// ADDR, PORT and TLS_CERT_FILE, so it works even if other settings are wrong. Every error is a *configError.
 func (e environment) serviceURL() (string, error) {
 	addr := e.get("ADDR")
 	if port := e.get("PORT"); addr == "" && port != "" {
@@ -223,8 +224,8 @@ func (e environment) serviceURL() (string, error) {
 	return scheme + "://" + net.JoinHostPort(host, port), nil
 }
 
-// checkHealth returns nil if the answerd at ADDR answers GET /healthz with 200. It is for the health checks of
-// container images that have no HTTP client.
+// checkHealth returns nil if the answerd at ADDR answers GET /healthz with 200. Container images without an HTTP client
+// use it as their health check.
 func checkHealth(ctx context.Context, environ environment) error {
 	url, err := environ.serviceURL()
 	if err != nil {

@@ -43,19 +43,19 @@ import (
 	"answerd/internal/terminal"
 )
 
-// command describes a command of answerd: run executes it, and printHelp prints its description.
+// command is a subcommand of answerd, such as ask.
 type command struct {
 	name string
 	args string // arguments as the help prints them, such as "[flags] QUESTION"
-	// description is for the help: a line for what the command does, then a line for each of its flags. White space
-	// around a line is left out.
+	// description is the help text: one line that says what the command does, then one for each flag. printHelp trims
+	// the white space around each line.
 	description string
-	takesArgs   bool // if false, run refuses arguments
+	takesArgs   bool // if false, the function run returns a *usageError for arguments
 	// run executes the command and returns when it is done. reportError turns its error into the exit code.
 	run func(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error
 }
 
-// commands returns all commands, in the order of the help.
+// commands returns all commands in the order in which the help lists them.
 func commands() []command {
 	return []command{
 		{name: "serve", description: "serve, configured by the environment; the default", run: serveCommand},
@@ -99,7 +99,7 @@ func commands() []command {
 	}
 }
 
-// serveCommand runs `answerd serve`, with the settings of the environment, until ctx ends.
+// serveCommand runs `answerd serve` with the settings in environ until ctx ends.
 func serveCommand(ctx context.Context, _ []string, environ environment, _, stderr io.Writer) error {
 	c, err := loadConfig(environ)
 	if err != nil {
@@ -117,7 +117,7 @@ func commandNames() string {
 	return strings.Join(names, ", ")
 }
 
-// printHelp prints the commands, the most important settings, and where all of them are described.
+// printHelp prints the commands and the most important settings, and names the documents that list all settings.
 func printHelp(stdout io.Writer) error {
 	var b strings.Builder
 	b.WriteString("answerd answers questions over HTTP: a language model uses the tools of your MCP servers.\n\nCommands:\n")
@@ -145,15 +145,15 @@ Exit codes: 0 success, 1 failure, 2 unusable configuration or arguments, 130 int
 	return err
 }
 
-// main runs the command of the arguments, and exits with the code for its error.
+// main runs the command that the arguments name, and exits with the exit code for its error.
 func main() {
 	// The first signal ends ctx and starts the drain; serve listens for the second.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// If the reader of stderr ends before this process, a write must return an error and not end
-	// the process (os/signal, "SIGPIPE").
+	// Catch SIGPIPE: if the reader of stderr exits first, a write must return an error instead of ending this process
+	// (os/signal, "SIGPIPE").
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	stderr := telemetry.NewLogWriter(os.Stderr)
-	// net/http logs with the default logger; its lines must have the same format.
+	// net/http logs with the default logger, and its lines must have the format of all others.
 	if logger, err := telemetry.NewLogger(stderr, "info", false); err == nil {
 		slog.SetDefault(logger)
 		log.SetOutput(quotationCutter{log.Writer()})
@@ -162,7 +162,7 @@ func main() {
 	stop()
 	code := reportError(err, stderr)
 	closeCtx, cancel := context.WithTimeout(context.Background(), stderrTimeout)
-	_ = stderr.Close(closeCtx) // an error could not be reported any more
+	_ = stderr.Close(closeCtx) // if stderr fails, the error cannot be reported anywhere
 	cancel()
 	os.Exit(code)
 }
@@ -184,8 +184,8 @@ func (c quotationCutter) Write(line []byte) (int, error) {
 // stderrTimeout bounds how long the process waits, before it exits, for stderr to accept the last lines.
 const stderrTimeout = time.Second
 
-// run executes the command that the first argument names, or serve without arguments. A help flag at any place prints
-// the help instead. run returns when the command is done; serve drains after ctx has ended.
+// run executes the command in args[0], or serve if args is empty. A help flag anywhere in args prints the help instead.
+// run returns when the command is done. For serve, that is after the drain that follows the end of ctx.
 func run(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	name := "serve"
 	if len(args) > 0 {
@@ -208,18 +208,18 @@ func run(ctx context.Context, args []string, environ environment, stdout, stderr
 	return all[i].run(ctx, args, environ, stdout, stderr)
 }
 
-// isHelpFlag reports whether an argument asks for help.
+// isHelpFlag reports whether arg asks for help.
 func isHelpFlag(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
-// reportError prints err to stderr, on one line with the page that explains it, and returns the exit code: 0 without an
-// error, 130 after an interrupt, 2 for settings, arguments or a suite that cannot be used, otherwise 1.
+// reportError prints err on one line, with the page that explains it, and returns the exit code: 0 for nil, 130 after
+// an interrupt, 2 for settings, arguments or a suite that cannot be used, and 1 for other errors.
 func reportError(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
 	if errors.Is(err, terminal.ErrInterrupted) {
 		fmt.Fprintln(stderr, "answerd:", err)
-		return 130 // as shells report a process that SIGINT ended
+		return 130 // 128 + SIGINT, as in shells
 	}
 	fmt.Fprintf(stderr, "answerd: %v (see %s)\n", err, helpPage(err))
 	var config *configError
@@ -231,9 +231,9 @@ func reportError(err error, stderr io.Writer) int {
 	return 1
 }
 
-// printVersion prints the versions of answerd, Go and the MCP protocol, and the commit that answerd was built from.
+// printVersion prints the versions of answerd, Go and the MCP protocol, and the commit of this build.
 func printVersion(stdout io.Writer) error {
-	// In a release the linker has set commit. go install does not, but records the commit in the build info.
+	// The linker sets commit only in releases. Other builds record the commit in the build info.
 	rev := commit
 	if info, ok := debug.ReadBuildInfo(); ok && rev == "" {
 		for _, s := range info.Settings {

@@ -21,41 +21,42 @@ import (
 //	= the log, two thirds   198    83    25
 //	  runs, a third          99    41    12
 //
-// The log has the larger share because it holds the texts of a run after its end too. A log on disk or on NATS uses its
-// share for caches, and on disk also for its NATS server. By default a log in memory gets at most 256 MiB and another
-// log at most 384 MiB; runs get the rest.
+// The log has the larger share because it also holds the texts of ended runs. A log on disk or on NATS uses its share
+// for caches, and a log on disk also for its NATS server. By default a log in memory gets at most 256 MiB, and other
+// logs at most 384 MiB. Runs get the rest.
 const (
-	// unmanagedMemory is what a process needs in addition to the memory that the Go runtime counts: the pages of its
-	// binary, some 40 MiB, and memory of the kernel.
+	// unmanagedMemory is memory that the process needs but the Go runtime does not count: the pages of its binary, some
+	// 40 MiB, and kernel memory.
 	unmanagedMemory = 44 << 20
-	// minMemoryLimit is the least memory limit that is derived from the limit of a container, unless that is smaller.
+	// minMemoryLimit is the least memory limit that derivedMemoryLimit returns, unless the container has less memory.
 	minMemoryLimit = 48 << 20
-	// garbagePart divides the memory limit: a quarter is left for garbage. With less, the garbage collector would run
-	// nearly all the time.
+	// garbagePart is the divisor for the share of garbage: a quarter of the memory limit. With less, the garbage
+	// collector would run nearly all the time.
 	garbagePart = 4
-	// processMemory is the memory that the Go runtime counts without any run.
+	// processMemory is the memory that the Go runtime counts when no run is active.
 	processMemory = 16 << 20
-	// minContentMemory is the least memory of the log and all runs together.
+	// minContentMemory is the least memory that the log and all runs get together.
 	minContentMemory = 12 << 20
 )
 
-// memoryLimits says how much memory the log and the runs may use, in bytes.
+// memoryLimits holds the memory limits of the log and of the runs, in bytes.
 type memoryLimits struct {
 	log  int64
-	runs int64 // of all runs together; 0 means without limit
+	runs int64 // for all runs together; 0 means no limit
 }
 
-// limitMemory divides the memory limit of the Go runtime between the log and the runs. Without GOMEMLIMIT it first sets
-// that limit, from the limit of the container. If the container has no limit either, the log gets its default and the
-// runs have no limit. EVENTS_MAX_BYTES, if set, decides for a log in memory. limitMemory logs the limits.
-// containerLimit returns the limit of the container in bytes, or an error outside of a container.
+// limitMemory divides the Go runtime's memory limit between the log and the runs, and logs the result. Without
+// GOMEMLIMIT it first sets the memory limit, from the container's. If the container has no limit either, the log gets
+// its default and the runs have no limit. EVENTS_MAX_BYTES, if set, is the limit of a log in memory.
+//
+// containerLimit returns the container's limit in bytes, or an error outside of a container.
 func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog.Logger) memoryLimits {
 	limits := memoryLimits{log: jetstream.DefaultMemory}
 	inMemory := c.EventsURL.IsZero()
 	if inMemory {
 		limits.log = int64(c.EventsMaxBytes)
 	}
-	limit := debug.SetMemoryLimit(-1) // only returns the limit
+	limit := debug.SetMemoryLimit(-1) // a negative value only reads the limit
 	source := "GOMEMLIMIT"
 	if limit == math.MaxInt64 { // GOMEMLIMIT is not set
 		source = "the container's limit"
@@ -77,17 +78,17 @@ func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog
 	return limits
 }
 
-// derivedMemoryLimit returns the memory limit of the Go runtime in a container whose limit is that many bytes.
+// derivedMemoryLimit returns the memory limit to set for the Go runtime in a container with container bytes of memory.
 func derivedMemoryLimit(container int64) int64 {
 	return max(container-container/10-unmanagedMemory, min(container, minMemoryLimit))
 }
 
-// containerMemory returns the memory limit of this process's cgroup (version 1 or 2) in bytes. Without a cgroup it
-// returns an error, and for a cgroup without a limit an error, 0 or a very large number.
+// containerMemory returns the memory limit of this process's cgroup (version 1 or 2) in bytes. It returns an error
+// without a cgroup. For a cgroup without a limit it returns an error, 0 or a very large number.
 func containerMemory() (uint64, error) { return memlimit.FromCgroup() }
 
-// maxToolBytes returns how many bytes the tool definitions of one MCP server may have: 1/32 of the memory limit, but
-// from 2 MiB to 64 MiB. A list of tools is in memory about four times while it is read.
+// maxToolBytes bounds the bytes of one MCP server's tool definitions. It is 1/32 of the memory limit, but at least 2
+// MiB and at most 64 MiB. While a list of tools is read, it takes about four times its size in memory.
 func maxToolBytes() int {
 	return int(min(max(debug.SetMemoryLimit(-1)/32, 2<<20), 64<<20))
 }

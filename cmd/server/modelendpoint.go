@@ -18,7 +18,7 @@ import (
 	"answerd/internal/telemetry"
 )
 
-// expandModels prepares the profiles of MODELS_FILE for use (expandProfile). It returns the first error.
+// expandModels calls expandProfile for every model in c.models, and returns the first error.
 func (c *config) expandModels() error {
 	for i := range c.models {
 		if err := c.expandProfile(i); err != nil {
@@ -28,13 +28,13 @@ func (c *config) expandModels() error {
 	return nil
 }
 
-// expandProfile replaces ${NAME} by variables of the environment in what c.models[i] says of its endpoint, checks the
-// URL, and resolves relative paths against the directory of MODELS_FILE. A variable that is not set is an error: with
-// an empty key, the endpoint would refuse requests, and its error would not name the variable. The error is a
-// *configError.
+// expandProfile prepares the endpoint settings of c.models[i]. It replaces each ${NAME} with the environment variable
+// NAME, checks the URL, and resolves relative paths against the directory of MODELS_FILE. A variable that is not set is
+// an error: an empty key would only show when the endpoint refuses requests, without a hint to the variable. Every
+// error is a *configError.
 func (c *config) expandProfile(i int) error {
 	profile := &c.models[i]
-	missing := "" // a variable that is used and not set
+	missing := "" // the last variable that is used but not set
 	expand := func(text string) string {
 		if !strings.Contains(text, "${") {
 			return text // os.Expand would also replace $NAME, which may be part of a key
@@ -72,21 +72,20 @@ func (c *config) expandProfile(i int) error {
 	return nil
 }
 
-// secretFile is a secret in a file, which may change. read checks the file with one stat call each time that the secret
-// is needed, so the next request uses a changed secret without a goroutine that watches the file. It may be used
-// concurrently.
+// secretFile is a secret in a file that may change. Each read checks the file with one stat call. So the next request
+// uses a changed secret, and no goroutine has to watch the file. It is safe for concurrent use.
 type secretFile struct {
 	path   string
-	what   string // the setting or the model that the secret is for, in the log
+	what   string // names the setting or the model in the log
 	logger *slog.Logger
 
 	mu     sync.Mutex  // protects the fields below
-	seen   os.FileInfo // state of the file when secret was read from it; nil before the first successful read
-	secret string      // the secret in use
+	seen   os.FileInfo // the file's state when secret was read; nil before the first successful read
+	secret string      // last secret that was read
 }
 
-// newSecretFile returns the file with the secret of a setting, which is named by the setting with _FILE at its end; nil
-// if that is not set. secret is the value that was read from the file at the start.
+// newSecretFile returns the secretFile of a setting, at the path in the variable with _FILE appended to the name of the
+// setting. It returns nil if that variable is not set. secret is the value that was read from the file at the start.
 func (c *config) newSecretFile(setting string, secret auth.Secret, logger *slog.Logger) *secretFile {
 	path := c.lookup(setting + "_FILE")
 	if path == "" {
@@ -95,9 +94,9 @@ func (c *config) newSecretFile(setting string, secret auth.Secret, logger *slog.
 	return &secretFile{path: path, what: setting, logger: logger, secret: secret.Reveal()}
 }
 
-// read returns the secret, without line breaks at its end. If the file cannot be read or is empty, read logs that and
-// returns the last secret, because a file may be missing or incomplete for a moment while it is replaced. It returns ""
-// if the file of a model has never been readable.
+// read returns the secret, without line breaks at the end. If the file is empty or cannot be read, it logs that and
+// returns the last secret, because a file may be missing or incomplete for a moment while it is replaced. If there is
+// no last secret, it returns "".
 func (f *secretFile) read() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,8 +120,8 @@ func (f *secretFile) read() string {
 	return f.secret
 }
 
-// addEndpoints makes router ask each model that hasOwnEndpoint at an endpoint with the configuration of its profile.
-// All other models are asked at LLM_BASE_URL. closeAll closes the idle connections of the endpoints that were added.
+// addEndpoints gives router an own endpoint for each model that hasOwnEndpoint, as the model's profile configures it.
+// The other models stay at LLM_BASE_URL. closeAll closes the idle connections of the endpoints that were added.
 func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger *slog.Logger) (closeAll func()) {
 	var opened []*openai.Model
 	for _, profile := range c.models {
@@ -140,16 +139,16 @@ func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger
 	}
 }
 
-// hasOwnEndpoint reports whether the profile of a model has a URL, a key, headers, a query or TLS files of its own, so
-// that its requests differ from those of models without them.
+// hasOwnEndpoint reports whether profile has its own URL, key, headers, query or TLS files, so that it cannot share the
+// endpoint at LLM_BASE_URL.
 func hasOwnEndpoint(profile llm.Profile) bool {
 	return profile.BaseURL != "" || profile.APIKey != "" || profile.APIKeyFile != "" ||
 		len(profile.Headers) > 0 || len(profile.Query) > 0 || profile.TLS != (llm.TLSFiles{})
 }
 
-// endpointConfig returns the configuration of the endpoint of a profile that hasOwnEndpoint. Without a base_url it is
-// the one for LLM_BASE_URL, changed by what the profile has. A base_url is never sent LLM_API_KEY or the certificate of
-// LLM_TLS_CERT_FILE, because these are for another host.
+// endpointConfig returns the configuration of the endpoint of a profile that hasOwnEndpoint. What the profile does not
+// set comes from LLM_BASE_URL's configuration. But LLM_API_KEY and the certificate of LLM_TLS_CERT_FILE are for that
+// host, so an endpoint with its own base_url never gets them.
 func (c config) endpointConfig(profile llm.Profile, tel *telemetry.Telemetry, logger *slog.Logger) openai.Config {
 	cfg := openAIConfig(c, tel, logger)
 	if profile.BaseURL != "" {
@@ -173,7 +172,8 @@ func (c config) endpointConfig(profile llm.Profile, tel *telemetry.Telemetry, lo
 	return cfg
 }
 
-// openAIConfig returns the configuration of the endpoint at LLM_BASE_URL; endpointConfig changes it for a model.
+// openAIConfig returns the configuration of the endpoint at LLM_BASE_URL. endpointConfig derives the other ones from
+// it.
 func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) openai.Config {
 	cfg := openai.Config{
 		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(), TLS: c.certificates.llm,

@@ -16,8 +16,9 @@ import (
 	"answerd/internal/telemetry"
 )
 
-// readModels sets c.models and c.modelsWatch from MODELS_FILE, if that is set. DEFAULT_MODEL_ID must be one of its
-// models; if the setting is not set, the first model becomes the default. The error is a *configError.
+// readModels sets c.models and c.modelsWatch from MODELS_FILE. It does nothing if that is not set. DEFAULT_MODEL_ID
+// must name one of the models. If DEFAULT_MODEL_ID is not set, the first model becomes the default. Every error is a
+// *configError.
 func (c *config) readModels() (err error) {
 	if c.ModelsFile == "" {
 		return nil
@@ -40,34 +41,34 @@ func (c *config) readModels() (err error) {
 	return nil
 }
 
-// reloadModels returns c with MODELS_FILE as it is now. A file that would be an error at the start is also an error
-// here. The receiver is a copy, so the settings in use do not change. Only modelsWatch is shared, which no other
-// goroutine uses after the start.
+// reloadModels returns a copy of c with the current content of MODELS_FILE. It applies the same checks as the start.
+// The receiver is a copy, so the settings in use do not change. Only modelsWatch is shared, which no other goroutine
+// uses after the start.
 func (c config) reloadModels() (config, error) {
 	if err := c.readModels(); err != nil {
 		return config{}, err
 	}
-	if err := c.checkPrice(); err != nil { // the only check of settings that depends on the models
+	if err := c.checkPrice(); err != nil { // the only validation that depends on the models
 		return config{}, err
 	}
 	return c, c.readModelCertificates()
 }
 
-// servedModels holds the router to the endpoints of all models. A changed MODELS_FILE replaces the endpoints.
+// servedModels holds the router to all model endpoints. A changed MODELS_FILE replaces the endpoints.
 type servedModels struct {
 	router *llm.Router
 	tel    *telemetry.Telemetry
 	logger *slog.Logger
-	// closeEndpoints closes the idle connections of the endpoints that router asks, and stops watching the TLS files of
-	// models. replaceEndpoints replaces it.
+	// closeEndpoints closes the idle connections of the current endpoints, and stops watching the models' TLS files.
+	// replaceEndpoints sets it for the endpoints that it opens.
 	closeEndpoints func()
 
 	mu           sync.Mutex   // protects certificates
 	certificates certificates // of models that have their own TLS files
 }
 
-// openModels returns a router to the models of c. It sends no request. The TLS files of models are read again when they
-// change, until ctx ends or the caller calls close.
+// openModels returns a router to the models of c, and watches the models' TLS files until ctx ends or the caller calls
+// close. It sends no request.
 func openModels(ctx context.Context, c config, tel *telemetry.Telemetry, logger *slog.Logger) *servedModels {
 	m := &servedModels{router: llm.NewRouter(nil, "", nil), tel: tel, logger: logger, closeEndpoints: func() {}}
 	m.router.Logger = logger
@@ -75,12 +76,12 @@ func openModels(ctx context.Context, c config, tel *telemetry.Telemetry, logger 
 	return m
 }
 
-// close closes the endpoints. The caller must have ended startReloading before.
+// close closes the endpoints. The caller must first call the end function of startReloading.
 func (m *servedModels) close() { m.closeEndpoints() }
 
-// replaceEndpoints makes the router ask the models of cfg. Requests in flight end at the endpoints at which they began.
-// The old endpoints are closed after the router has the new ones, so that no request gets a closed endpoint. Calls must
-// not overlap: after openModels only the goroutine of startReloading calls it.
+// replaceEndpoints makes the router use the models of cfg. Requests in flight end at the endpoint at which they began.
+// It closes the old endpoints only after the router has the new ones, so that no request gets a closed endpoint. Calls
+// must not overlap: after openModels only the goroutine of startReloading makes them.
 func (m *servedModels) replaceEndpoints(ctx context.Context, cfg config) {
 	defaultEndpoint := openai.New(openAIConfig(cfg, m.tel, m.logger))
 	router := llm.NewRouter(texttool.Models(defaultEndpoint), llm.ToolCalling(cfg.LLMToolCalling), cfg.profiles())
@@ -98,15 +99,15 @@ func (m *servedModels) replaceEndpoints(ctx context.Context, cfg config) {
 	m.certificates = cfg.modelCertificates
 }
 
-// usedCertificates returns the client certificates of the models that have their own.
+// usedCertificates returns the certificates of the models that have their own.
 func (m *servedModels) usedCertificates() []usedCertificate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.certificates.inUse()
 }
 
-// startReloading replaces the models, of the router and of runs, when MODELS_FILE changes, until end is called. If the
-// file cannot be used, the models stay. Without MODELS_FILE it does nothing.
+// startReloading reloads MODELS_FILE when it changes, and at SIGHUP, until end is called. The router and runs then use
+// the new models. If the file cannot be used, they keep the current ones. Without MODELS_FILE it does nothing.
 func (m *servedModels) startReloading(ctx context.Context, c config, runs *agent.Agent) (end func()) {
 	if c.ModelsFile == "" {
 		return func() {}
@@ -125,7 +126,7 @@ func (m *servedModels) startReloading(ctx context.Context, c config, runs *agent
 	})
 }
 
-// profiles returns the models of MODELS_FILE by the ids that requests name; the map is empty without such a file.
+// profiles returns the models in MODELS_FILE by id. The map is empty without such a file.
 func (c *config) profiles() map[string]llm.Profile {
 	out := make(map[string]llm.Profile, len(c.models))
 	for _, p := range c.models {
@@ -134,7 +135,8 @@ func (c *config) profiles() map[string]llm.Profile {
 	return out
 }
 
-// prices returns a function that returns the price of a model, nil if unknown, by the id sent to LLM_BASE_URL.
+// prices returns a function that returns the price of a model, or nil if the price is unknown. It takes the model's id
+// at the endpoint.
 func (c *config) prices() func(model string) *llm.Price {
 	byUpstreamID := make(map[string]*llm.Price)
 	for _, p := range c.models {
@@ -143,9 +145,9 @@ func (c *config) prices() func(model string) *llm.Price {
 	return func(model string) *llm.Price { return byUpstreamID[model] }
 }
 
-// metricModels returns the model ids that metrics may contain: the default model, and those of MODELS_FILE, both the
-// ids that requests name and those that are sent to the endpoint. Requests can name any model, so all names together
-// would create an unlimited number of series.
+// metricModels returns the model ids that may appear in metrics: the default model and those of MODELS_FILE, each with
+// the id that its endpoint uses. Requests may name any model, so metrics with every name would create an unlimited
+// number of series.
 func (c *config) metricModels() (out []string) {
 	if c.DefaultModelID != "" {
 		out = append(out, c.DefaultModelID)
@@ -159,7 +161,7 @@ func (c *config) metricModels() (out []string) {
 	return out
 }
 
-// printModels prints a table of the models and what each can do.
+// printModels prints a table of the models and their abilities.
 func printModels(stdout io.Writer, cfg config) {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "MODEL\tUPSTREAM\tTOOLS\tCONTEXT\tOUTPUT\tTAKES\tPRICE PER MILLION")
@@ -189,7 +191,7 @@ func printModels(stdout io.Writer, cfg config) {
 	fmt.Fprintln(stdout)
 }
 
-// formatTokens returns n in digits, or a dash for 0, which means that the number of tokens is unknown.
+// formatTokens formats a number of tokens. 0 means that the number is unknown, and gives a dash.
 func formatTokens(n int64) string {
 	if n == 0 {
 		return "–"
@@ -197,7 +199,8 @@ func formatTokens(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// servedModels returns the models of MODELS_FILE in their order, or the default model alone without such a file.
+// servedModels returns the models of MODELS_FILE in the order of the file. Without the file it returns only the default
+// model.
 func (c *config) servedModels() []llm.Profile {
 	if len(c.models) > 0 {
 		return c.models

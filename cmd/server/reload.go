@@ -15,26 +15,27 @@ import (
 	"answerd/internal/auth"
 )
 
-// watchInterval is the time between two checks of the files; a check is one stat call per file. Polling works on all
-// systems. Notifications of the kernel differ between systems, and do not work on network and overlay file systems.
+// watchInterval is the time between two checks of the watched files. A check is one stat call per file. Polling works
+// everywhere, while the kernel's notifications differ between systems and do not work on network and overlay file
+// systems.
 const watchInterval = 2 * time.Second
 
 // fileWatch detects that one of several files was changed, created or removed. It is not safe for concurrent use.
 type fileWatch struct {
 	paths []string      // without duplicates
-	seen  []os.FileInfo // state of each path at its last check; nil if there was no such file, or no permission
+	seen  []os.FileInfo // state of each path at its last check; nil if stat failed
 }
 
-// newFileWatch returns a watch that compares with the files as they are now. Create it before the files are read, so
-// that a change in between is noticed. It ignores empty paths.
+// newFileWatch returns a watch that compares with the current state of the files. Create it before you read the files,
+// so that it notices a change in between. It ignores empty paths.
 func newFileWatch(paths ...string) *fileWatch {
 	w := &fileWatch{}
 	w.setPaths(paths...)
 	return w
 }
 
-// setPaths sets which files are watched. For a file that was watched before, a change since the last check is still
-// noticed. setPaths ignores empty paths.
+// setPaths replaces the set of watched files. A file that stays in the set keeps its last state, so that a change since
+// the last check is still noticed. setPaths ignores empty paths.
 func (w *fileWatch) setPaths(paths ...string) {
 	known := make(map[string]os.FileInfo, len(w.paths))
 	for i, p := range w.paths {
@@ -54,7 +55,7 @@ func (w *fileWatch) setPaths(paths ...string) {
 	}
 }
 
-// fileState returns the state of the file at path for sameFile, or nil if stat fails.
+// fileState returns the state of the file at path, or nil if stat fails.
 func fileState(path string) os.FileInfo {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -63,8 +64,7 @@ func fileState(path string) os.FileInfo {
 	return info
 }
 
-// hasChanged checks all files, and reports whether one has changed since its last check. The next call compares with
-// the states that this call saw.
+// hasChanged reports whether a file has changed since the last check, and records the current states for the next call.
 func (w *fileWatch) hasChanged() bool {
 	changed := false
 	for i, p := range w.paths {
@@ -75,8 +75,9 @@ func (w *fileWatch) hasChanged() bool {
 	return changed
 }
 
-// sameFile reports whether a and b are states of one unchanged file, or both nil. Another file that was moved to the
-// path is a change even if time and size are equal, because Kubernetes replaces mounted files in that way.
+// sameFile reports whether a and b are states of the same unchanged file, or both nil. A different file that was moved
+// to the path counts as a change even if its time and size are equal, because Kubernetes replaces mounted files in that
+// way.
 func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -84,10 +85,11 @@ func sameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// startFollowing starts a goroutine that calls read when one of files changes and at each SIGHUP, as followFiles says,
-// until ctx ends or end is called. end waits for the goroutine. Until end is called, SIGHUP does not end the process.
-// Only this goroutine uses files and calls read, so read may set other paths without a lock. Each configuration has a
-// goroutine of its own, and all of them get each SIGHUP. what names the configuration in the log.
+// startFollowing runs followFiles in a goroutine until ctx ends or end is called; end waits for the goroutine. SIGHUP
+// does not end the process until end is called.
+//
+// Only that goroutine uses files and calls read, so read may set other paths without a lock. Each configuration has its
+// own goroutine, and every goroutine gets every SIGHUP. what names the configuration in the log.
 func startFollowing(ctx context.Context, files *fileWatch, what string, logger *slog.Logger, read func() (slog.Attr, error)) (end func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -104,20 +106,21 @@ func startFollowing(ctx context.Context, files *fileWatch, what string, logger *
 	}
 }
 
-// retryInterval is the least time after which a refused configuration is read again without a change of its files.
+// retryInterval is how long followFiles waits before it reads a refused configuration again although no file has
+// changed.
 const retryInterval = 5 * time.Second
 
 // followFiles calls read to reload a configuration when one of its files changes, and at each hangup, until ctx ends.
-// read returns what it has read for the log, such as the number of rules. An error of read means that the configuration
-// was refused and the current one stays in use.
+// read returns an attribute for the log, such as the number of rules. If read returns an error, the configuration was
+// refused and the current one stays in use.
 //
-// A refused configuration is read again after retryInterval even without a change, because the reason may be in another
-// file that does not exist yet or is read a moment later, or in permissions. If the configuration is refused again, that
-// is logged only for a new reason.
+// followFiles reads a refused configuration again after retryInterval even without a change, because the cause may be
+// outside of the watched files: a file that does not exist yet, or permissions. It logs a repeated refusal only if the
+// reason is new.
 func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal, what string, logger *slog.Logger, read func() (slog.Attr, error)) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
-	refusal := "" // the first line of the error of the last call of read; "" after a success
+	refusal := "" // first line of the last error of read; "" after a success
 	var readAt time.Time
 	const retryCause = "it was refused before"
 	for {
@@ -127,7 +130,7 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 			return
 		case <-hangup:
 			cause = "SIGHUP"
-			files.hasChanged() // the next check must not see changes that are read now
+			files.hasChanged() // so that the next check does not report changes that are read now
 		case <-tick.C:
 			switch {
 			case files.hasChanged():
@@ -153,8 +156,8 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 	}
 }
 
-// recoverPanic calls read, and returns a panic of it as an error with the stack. So a file on which a parser panics
-// leaves the service running with its current configuration.
+// recoverPanic calls read and turns a panic into an error with the stack. A file that makes a parser panic then does
+// not end the service, which keeps its current configuration.
 func recoverPanic(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -164,8 +167,8 @@ func recoverPanic(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	return read()
 }
 
-// newRules reads AUTH_RULES_FILE; rules are nil if it is not set. Until end is called, a changed file replaces the
-// rules, unless it is invalid. The error is a *configError.
+// newRules reads AUTH_RULES_FILE, and replaces the rules when the file changes, and at SIGHUP, until end is called. An
+// invalid file leaves the rules as they are. Without AUTH_RULES_FILE rules is nil. Every error is a *configError.
 func newRules(ctx context.Context, cfg config, logger *slog.Logger) (rules *auth.Rules, end func(), err error) {
 	if cfg.AuthRulesFile == "" {
 		return nil, func() {}, nil
@@ -189,7 +192,7 @@ func newRules(ctx context.Context, cfg config, logger *slog.Logger) (rules *auth
 	}), nil
 }
 
-// readRules returns the rules in AUTH_RULES_FILE; nil if it is not set. Its error is a *configError.
+// readRules returns the rules in AUTH_RULES_FILE, or nil if that is not set. Every error is a *configError.
 func readRules(c config) ([]auth.Rule, error) {
 	if c.AuthRulesFile == "" {
 		return nil, nil

@@ -30,10 +30,10 @@ import (
 	"answerd/internal/terminal"
 )
 
-// replayWorkers is how many exports are run again at the same time.
+// replayWorkers is how many exports are replayed at the same time.
 const replayWorkers = 8
 
-// replayCommand runs `answerd replay`: it runs exports again and prints what differs.
+// replayCommand runs `answerd replay`, which runs exports again and prints what differs from the recording.
 func replayCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	const usage = "usage: answerd replay [-model M | -tools] FILE|DIRECTORY ..."
 	flags := flag.NewFlagSet("replay", flag.ContinueOnError)
@@ -47,11 +47,11 @@ func replayCommand(ctx context.Context, args []string, environ environment, stdo
 	if err != nil {
 		return err
 	}
-	if len(files) == 0 || *model != "" && *tools { // with -model nothing is compared
+	if len(files) == 0 || *model != "" && *tools { // -model compares nothing
 		return &usageError{usage}
 	}
 	p := &replayer{out: stdout}
-	// Without any of these, there are no present settings to compare with, and the exports need no configuration.
+	// Otherwise exports are replayed without a configuration: no current settings exist to compare them with.
 	needsConfig := *model != "" || *tools || environ.get("AGENTS_FILE") != "" || environ.get("SYSTEM_PROMPT_FILE") != ""
 	if needsConfig {
 		end, err := p.configure(ctx, environ, *model, *tools, stderr)
@@ -63,8 +63,8 @@ func replayCommand(ctx context.Context, args []string, environ environment, stdo
 	return p.replayAll(ctx, files)
 }
 
-// exportFiles returns paths, with each directory replaced by the files *.json in it. Its error is a *usageError; a
-// directory without any such file is an error too.
+// exportFiles replaces each directory in paths by the *.json files in it. A directory without such files is an error.
+// Every error is a *usageError.
 func exportFiles(paths []string) (files []string, _ error) {
 	for _, path := range paths {
 		info, err := os.Stat(path)
@@ -84,17 +84,18 @@ func exportFiles(paths []string) (files []string, _ error) {
 	return files, nil
 }
 
-// replayer runs exports again. Its fields do not change after configure, because several goroutines use them.
+// replayer runs exports again. Several goroutines share it, so its fields must not change after configure.
 type replayer struct {
 	out     io.Writer
-	options rerun.Options // of every export
-	config  *config       // the present settings; nil if exports are not compared with them
-	prompt  string        // the text of SYSTEM_PROMPT_FILE; "" for the built-in prompt
-	tools   []export.Tool // of the MCP servers at present; nil if exports are not compared with them
+	options rerun.Options // for every export
+	config  *config       // the current settings; nil if exports are not compared with them
+	prompt  string        // text of SYSTEM_PROMPT_FILE; "" for the built-in prompt
+	tools   []export.Tool // current tools of the MCP servers; nil if exports are not compared with them
 }
 
-// configure sets p.config and p.prompt to the present settings. It sets p.options if model is not "", and p.tools if
-// tools is true; for these it waits until it has tried to connect to all MCP servers. end closes the connections.
+// configure sets p.config and p.prompt from the current settings. If tools is true, it also sets p.tools, and waits
+// until it has tried to connect to all MCP servers. If model is not "", it sets p.options so that exports are run with
+// that model. The caller must call end, which closes the connections to the model endpoints.
 func (p *replayer) configure(ctx context.Context, environ environment, model string, tools bool, stderr io.Writer) (end func(), _ error) {
 	cfg, err := loadConfig(environ)
 	if err != nil {
@@ -129,8 +130,9 @@ func (p *replayer) configure(ctx context.Context, environ environment, model str
 	return models.close, nil
 }
 
-// presentTools returns the definitions of the tools that the MCP servers have now, never nil. It waits until it has tried
-// to connect to all of them. A server that is down is an error: its tools would look as if they had been removed.
+// presentTools returns the current tool definitions of the MCP servers; the slice is never nil. It waits until it has
+// tried to connect to all servers. A server that is down is an error, because its tools would look as if they had been
+// removed.
 func presentTools(ctx context.Context, cfg config, logger *slog.Logger) ([]export.Tool, error) {
 	servers, err := connectTools(cfg, mcp.Options{Logger: logger, StartWait: checkTimeout})
 	if err != nil {
@@ -148,13 +150,13 @@ func presentTools(ctx context.Context, cfg config, logger *slog.Logger) ([]expor
 	return definitions, nil
 }
 
-// replayAll runs all files again, several at a time, and then prints their reports in the order of files. The error
-// says that runs differ, or which files could not be run again; it is then a *usageError, unless ctx has ended.
+// replayAll runs all files again and then prints their reports in the order of files. The error says how many runs
+// differ, or which files could not be run again. In the second case it is a *usageError unless ctx has ended.
 func (p *replayer) replayAll(ctx context.Context, files []string) error {
 	var errs []error
 	differing := 0
 	for _, report := range p.replayConcurrently(ctx, files) {
-		// Texts of exports and answers of models must not control the terminal.
+		// Remove escape sequences: text from exports and models must not control the terminal.
 		if _, err := io.WriteString(p.out, terminal.PlainText(report.text)); err != nil {
 			return fmt.Errorf("print a report: %w", err)
 		}
@@ -176,14 +178,14 @@ func (p *replayer) replayAll(ctx context.Context, files []string) error {
 	return nil
 }
 
-// replayReport is the result of one export that was run again.
+// replayReport is the result of replaying one export.
 type replayReport struct {
-	text    string // printed
-	differs bool   // the run or the present settings differ from the recording
-	err     error  // the export could not be run again
+	text    string // for the terminal
+	differs bool   // the run or the current settings differ from the recording
+	err     error  // why the export could not be replayed; nil if it was
 }
 
-// replayConcurrently runs all files again, replayWorkers at a time, and returns their reports in the order of files.
+// replayConcurrently replays all files, replayWorkers at a time. It returns the reports in the order of files.
 func (p *replayer) replayConcurrently(ctx context.Context, files []string) []replayReport {
 	reports := make([]replayReport, len(files))
 	next := make(chan int) // indexes of files
@@ -204,8 +206,9 @@ func (p *replayer) replayConcurrently(ctx context.Context, files []string) []rep
 	return reports
 }
 
-// replay runs the export in file again. report is the text to print, and different says that the run or the present
-// settings differ from the recording. With another model nothing is compared: report then has both answers.
+// replay runs the export in file again. report is the text to print. different says that the run or the current
+// settings differ from the recording. If p.options has another model, replay compares nothing, and report has both
+// answers.
 func (p *replayer) replay(ctx context.Context, file string) (report string, different bool, _ error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -232,8 +235,8 @@ func (p *replayer) replay(ctx context.Context, file string) (report string, diff
 	return fmt.Sprintf("%s: %d events, %d differences\n  %s\n", file, len(result.Events), len(lines), strings.Join(lines, "\n  ")), true, nil
 }
 
-// presentState returns what the run of doc would begin with now. Without present settings it has only the tools, and so
-// it has if the agent of the run does not exist any more. A part that is nil is not compared.
+// presentState returns the state with which the run of doc would begin today. A nil part is not compared. Without
+// current settings, or if the run's agent does not exist any more, only the tools are set.
 func (p *replayer) presentState(doc *export.Document) rerun.Present {
 	now := rerun.Present{Tools: p.tools}
 	if p.config == nil {
@@ -247,15 +250,15 @@ func (p *replayer) presentState(doc *export.Document) rerun.Present {
 		return now
 	}
 	now.Prompt = &export.Template{Template: cmp.Or(agent.Prompt, p.prompt), Username: c.AgentUsername, Timezone: c.AgentTimezone}
-	agent.Prompt = ""                  // the definition is compared without the prompt, which now.Prompt has
+	agent.Prompt = ""                  // now.Prompt has the prompt, so the definition is compared without it
 	now.Agent, _ = json.Marshal(agent) // a definition can always be encoded
 	return now
 }
 
-// columnWidth is how many characters a column of showBothAnswers has.
+// columnWidth is the width of one column in showBothAnswers, in characters.
 const columnWidth = 58
 
-// showBothAnswers returns the recorded answer and the new answer, in two columns beside each other.
+// showBothAnswers returns a table with the recorded answer on the left and the new answer on the right.
 func (p *replayer) showBothAnswers(file string, doc *export.Document, result *rerun.Result) string {
 	recorded, err := doc.DecodeEvents()
 	if err != nil || len(result.Events) == 0 {
@@ -282,7 +285,8 @@ func (p *replayer) showBothAnswers(file string, doc *export.Document, result *re
 	return b.String()
 }
 
-// finalText returns the text of a terminal event: the answer, the error or the reason of the cancellation.
+// finalText returns the text of a terminal event: the answer, the error or the reason for the cancellation. For other
+// events it returns "".
 func finalText(e event.Event) string {
 	switch b := e.Body.(type) {
 	case event.FinalAnswer:
@@ -295,8 +299,8 @@ func finalText(e event.Event) string {
 	return ""
 }
 
-// wrap divides a text into lines of at most columnWidth characters. It breaks a longer line at a space in the second
-// half of the column, or else at the end of the column.
+// wrap breaks text into lines of at most columnWidth characters. It breaks a long line at the last space in the second
+// half of the column, or at the end of the column if there is none.
 func wrap(text string) (lines []string) {
 	for line := range strings.SplitSeq(text, "\n") {
 		rest := []rune(line)
@@ -316,8 +320,8 @@ func wrap(text string) (lines []string) {
 	return lines
 }
 
-// verifyCommand runs `answerd verify`: it checks an export against the receipt of its run. Without -receipt, the
-// receipt is in the file with the name of the export, but with .jws in place of .json.
+// verifyCommand runs `answerd verify`, which checks an export against the receipt of its run. Without -receipt it reads
+// the receipt from the export's path with .jws instead of .json.
 func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ io.Writer) error {
 	flags := flag.NewFlagSet("verify", flag.ContinueOnError)
 	receiptFile := flags.String("receipt", "", "file with the receipt")
@@ -357,11 +361,11 @@ func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ 
 }
 
 const (
-	maxKeys     = 1 << 20          // bytes of a JWK Set from a URL; the rest is cut
-	keysTimeout = 10 * time.Second // of the request for a JWK Set
+	maxKeys     = 1 << 20          // bytes that are read of a JWK Set at a URL
+	keysTimeout = 10 * time.Second // for the request for a JWK Set
 )
 
-// readKeys returns the JWK Set at source, an http or https URL or the path of a file.
+// readKeys returns the JWK Set at source, which is an http or https URL or a file path.
 func readKeys(ctx context.Context, transport http.RoundTripper, source string) ([]byte, error) {
 	if !strings.HasPrefix(source, "https://") && !strings.HasPrefix(source, "http://") {
 		return os.ReadFile(source)

@@ -33,12 +33,12 @@ import (
 	"answerd/internal/tlsconfig"
 )
 
-// serviceParts holds the parts of answerd while serve builds them and runs them.
+// serviceParts holds the parts of the service that serve builds.
 type serviceParts struct {
 	cfg     config
 	logger  *slog.Logger
 	tel     *telemetry.Telemetry
-	closers []func() // what close calls, last one first
+	closers []func() // functions that close calls, last one first
 
 	verifier *auth.Verifier // nil without inbound authentication
 	rules    *auth.Rules    // nil without AUTH_RULES_FILE
@@ -51,14 +51,14 @@ type serviceParts struct {
 }
 
 // serve builds the parts of the service, serves until ctx ends or the listener fails, and drains. It calls listening
-// with the address as soon as it accepts connections.
+// with the listener's address as soon as it accepts connections.
 //
-// Each part is built after those that it uses, and closed before them. Telemetry is the first, so that it still exports
-// what the other parts record while they are closed. The log comes before the MCP servers, which keep sign-ins in it.
-// The listener is opened late: a request that arrives finds all parts. When the service ends, drainService comes before
-// any part is closed, so no run uses a closed part.
+// A part is built after the parts that it uses, and closed before them. Telemetry comes first, so that it still exports
+// what the other parts record while they close. The log comes before the MCP servers, which store sign-ins in it. The
+// listener comes late, so that a request finds all parts. At the end drainService runs before any part is closed, so
+// that no run uses a closed part.
 func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(addr string)) error {
-	// Listen for signals from the start: the second one may arrive before the drain begins.
+	// Count signals from the start, because the second one may arrive before the drain begins.
 	stages, stop := newShutdownStages(ctx)
 	defer stop()
 	logger, err := telemetry.NewLogger(stderr, cfg.LogLevel, cfg.Debug)
@@ -113,25 +113,25 @@ func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(add
 
 	delay := cfg.ShutdownDelay
 	select {
-	case err = <-failed: // Serve returns only after an error, since Shutdown was not called yet
-		delay = 0 // skip the readiness delay: the listener does not answer probes any more
+	case err = <-failed: // always an error, since Shutdown has not been called yet
+		delay = 0 // the delay is for readiness probes, which the listener cannot answer any more
 	case <-ctx.Done():
 	}
 	return errors.Join(err, drainService(stages, handler, runs, server, delay, cfg.DrainTimeout, logger))
 }
 
-// onClose makes close call f before the functions of earlier calls.
+// onClose registers f for close, which calls the registered functions in reverse order.
 func (s *serviceParts) onClose(f func()) { s.closers = append(s.closers, f) }
 
-// close closes the parts that were built, in reverse order.
+// close closes the parts in the reverse order in which they were built.
 func (s *serviceParts) close() {
 	for _, f := range s.closers {
-		defer f() // reverses the order, and calls the remaining functions even if one panics
+		defer f() // defer reverses the order, and runs the remaining functions even if one panics
 	}
 }
 
-// openCallerChecks sets what decides who may call, and starts to read its files again when they change: certificates,
-// the verifier of tokens and the access rules.
+// openCallerChecks sets the parts that decide who may call: the certificates, the verifier of tokens and the access
+// rules. It also starts to watch the files of certificates and rules.
 func (s *serviceParts) openCallerChecks(ctx context.Context) (err error) {
 	s.onClose(s.cfg.certificates.close)
 	s.onClose(s.cfg.certificates.startReloading(ctx, "TLS certificates", s.logger))
@@ -150,8 +150,8 @@ func (s *serviceParts) openCallerChecks(ctx context.Context) (err error) {
 	return nil
 }
 
-// openLogModelsAndTools sets the memory limits, and opens the event log, the endpoints of the models and the client of
-// the MCP servers. It also starts their metrics and the warnings about certificates that expire soon.
+// openLogModelsAndTools sets the memory limits, and opens the event log, the model endpoints and the client of the MCP
+// servers. It also starts the metrics of the MCP servers and the warnings about certificates that expire soon.
 func (s *serviceParts) openLogModelsAndTools(ctx context.Context) error {
 	s.limits = s.cfg.limitMemory(containerMemory, s.logger)
 	log, closeLog, err := openLog(ctx, s.cfg, s.limits.log, s.logger)
@@ -185,7 +185,7 @@ func (s *serviceParts) openLogModelsAndTools(ctx context.Context) error {
 	return nil
 }
 
-// openHooksAndPrompt sets the client of the operator's webhook service and the template of the system prompt.
+// openHooksAndPrompt sets the client of the operator's hook service and the template of the system prompt.
 func (s *serviceParts) openHooksAndPrompt() (err error) {
 	if s.hooks, err = newHooks(s.cfg, s.tel, s.logger); err != nil {
 		return err
@@ -197,7 +197,8 @@ func (s *serviceParts) openHooksAndPrompt() (err error) {
 	return err
 }
 
-// newAPIOptions returns the options of the HTTP handler without the agent. With METRICS_ADDR it starts that listener.
+// newAPIOptions returns the options of the HTTP handler, except for the agent. If METRICS_ADDR is set, it also starts
+// the listener for metrics.
 func (s *serviceParts) newAPIOptions() (api.Options, error) {
 	metricsHandler, endMetrics, err := serveMetrics(s.cfg, s.tel.Metrics(), s.logger)
 	if err != nil {
@@ -225,8 +226,8 @@ func (s *serviceParts) newAPIOptions() (api.Options, error) {
 	}, nil
 }
 
-// startAgent starts the deliveries and the agent. They use the log at once, and the agent claims runs. Only the drain
-// stops them, so serve must not return before it has drained the agent.
+// startAgent starts the deliveries and the agent. Both use the log at once, and the agent claims runs. Only the drain
+// stops them, so the caller must drain the agent before it closes the parts.
 func (s *serviceParts) startAgent() (*agent.Agent, error) {
 	deliveries, err := newDeliveries(s.cfg, s.log, s.tel, s.logger)
 	if err != nil {
@@ -240,7 +241,7 @@ func (s *serviceParts) startAgent() (*agent.Agent, error) {
 	return agent.New(options)
 }
 
-// agentOptions returns the options of the agent that come from settings. startAgent adds the parts that the agent uses.
+// agentOptions returns the agent's options that come from settings. startAgent adds the other parts of the service.
 func (c *config) agentOptions() agent.Options {
 	return agent.Options{
 		BasePath: c.basePath(), DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Agents: c.agents,
@@ -254,8 +255,8 @@ func (c *config) agentOptions() agent.Options {
 	}
 }
 
-// serveConnections serves the connections of l until the server is shut down or l fails; it never returns nil. With a
-// certificate it serves over TLS, without one over plain HTTP.
+// serveConnections serves the connections of l until the server is shut down or l fails. It uses TLS if certificate is
+// not nil. It never returns nil.
 func serveConnections(server *http.Server, l net.Listener, certificate *tlsconfig.Source) error {
 	if certificate == nil {
 		return server.Serve(l)
@@ -264,8 +265,8 @@ func serveConnections(server *http.Server, l net.Listener, certificate *tlsconfi
 	return server.ServeTLS(l, "", "")
 }
 
-// newVerifier returns the verifier of callers' tokens, or nil without AUTH_ISSUER. The caller must close it. It fetches
-// no keys. Its error is a *configError.
+// newVerifier returns the verifier of callers' tokens, or nil without AUTH_ISSUER. It fetches no keys. The caller must
+// close the verifier. Every error is a *configError.
 func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
 	if cfg.AuthIssuer == "" {
 		return nil, nil
@@ -284,15 +285,15 @@ func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
 	switch {
 	case errors.Is(err, auth.ErrAlgorithm):
 		return nil, &configError{"AUTH_ALGORITHMS", err.Error()}
-	case err != nil: // validate has checked the issuer and the audience, so only the scope is left
+	case err != nil: // validate has already checked the issuer and the audience
 		return nil, &configError{"AUTH_SCOPE", err.Error()}
 	}
 	return v, nil
 }
 
-// newConsoleSignIn returns the function that tells the console where people sign in; nil without
-// CONSOLE_OIDC_CLIENT_ID, so that they paste a token. The function reads the endpoints from the metadata of
-// AUTH_ISSUER. end cancels a request for them and closes the connections.
+// newConsoleSignIn returns the function that tells the console where people sign in. The function reads the endpoints
+// from the metadata of AUTH_ISSUER. Without CONSOLE_OIDC_CLIENT_ID signIn is nil, and people paste a token instead. end
+// cancels a pending request for the metadata and closes the connections.
 func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Context) (console.SignIn, error), end func()) {
 	if cfg.ConsoleOIDCClientID == "" {
 		return nil, func() {}
@@ -301,7 +302,7 @@ func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Cont
 	discovery := signin.NewDiscovery(cfg.AuthIssuer, client, logger)
 	end = func() {
 		discovery.Close()
-		if cfg.certificates.client == nil { // otherwise certificates.close does it, because client shares its transport
+		if cfg.certificates.client == nil { // else client shares its transport, and certificates.close closes that
 			client.CloseIdleConnections()
 		}
 	}
@@ -319,8 +320,8 @@ func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Cont
 	}, end
 }
 
-// newHooks returns the client of the operator's webhook service, or nil without HOOKS_URL. The caller must close it.
-// Its error is a *configError.
+// newHooks returns the client of the operator's hook service, or nil without HOOKS_URL. The caller must close it. Every
+// error is a *configError.
 func newHooks(cfg config, tel *telemetry.Telemetry, logger *slog.Logger) (*webhook.Client, error) {
 	if cfg.HooksURL == "" {
 		return nil, nil
@@ -343,15 +344,15 @@ func newHooks(cfg config, tel *telemetry.Telemetry, logger *slog.Logger) (*webho
 	return hooks, nil
 }
 
-// newDeliveries starts the deliverer of webhooks about ended runs. It returns nil if neither RUN_WEBHOOK_URL nor
-// CALLBACK_ORIGINS is set. The deliverer runs until the agent that gets it is drained.
+// newDeliveries starts the deliverer, which sends webhooks about ended runs. It returns nil if neither RUN_WEBHOOK_URL
+// nor CALLBACK_ORIGINS is set. The drain of the agent that uses the deliverer stops it.
 func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *slog.Logger) (*delivery.Deliverer, error) {
 	if c.RunWebhookURL == "" && c.CallbackOrigins == nil {
 		return nil, nil
 	}
 	o := delivery.Options{
 		URL: c.RunWebhookURL, CallbackOrigins: c.CallbackOrigins, PrivateCallbacks: c.CallbackPrivate, Secret: c.HooksSecret,
-		Log: log, MaxBytes: int64(c.EventsMaxBytes) / 8, // waiting deliveries leave the log to the runs
+		Log: log, MaxBytes: int64(c.EventsMaxBytes) / 8, // leaves most of the log to the runs
 		Local: c.EventsURL.IsZero(),
 		Meter: tel.Meter("answerd/agent/delivery"), Logger: logger,
 	}
@@ -365,7 +366,8 @@ func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *sl
 	return d, nil
 }
 
-// newReceiptSigner returns the signer with the keys in RECEIPT_KEY_FILE; nil without it. Its error is a *configError.
+// newReceiptSigner returns a signer with the keys in RECEIPT_KEY_FILE, or nil if that is not set. Every error is a
+// *configError.
 func (c config) newReceiptSigner() (*receipt.Signer, error) {
 	if c.ReceiptKeyFile == "" {
 		return nil, nil
@@ -373,8 +375,8 @@ func (c config) newReceiptSigner() (*receipt.Signer, error) {
 	return parseFile("RECEIPT_KEY_FILE", c.ReceiptKeyFile, receipt.ParseKeys)
 }
 
-// newPrompt reads SYSTEM_PROMPT_FILE and returns the template of the system prompt; the built-in one if the setting is
-// not set. Its error is a *configError.
+// newPrompt returns the template of the system prompt: the one in SYSTEM_PROMPT_FILE, or the built-in one if that is
+// not set. Every error is a *configError.
 func newPrompt(cfg config) (*prompt.Prompt, error) {
 	zone, err := time.LoadLocation(cfg.AgentTimezone)
 	if err != nil {
@@ -389,9 +391,8 @@ func newPrompt(cfg config) (*prompt.Prompt, error) {
 	return parseFile("SYSTEM_PROMPT_FILE", cfg.SystemPromptFile, parse)
 }
 
-// telemetryConfig returns which of traces, metrics and the log are exported, and where. Of the settings for the
-// endpoint of traces, the most specific one applies: OCI APM, then OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, then
-// OTEL_EXPORTER_OTLP_ENDPOINT.
+// telemetryConfig returns which of traces, metrics and the log are exported, and where to. The most specific setting
+// decides where traces go: OCI APM before OTEL_EXPORTER_OTLP_TRACES_ENDPOINT before OTEL_EXPORTER_OTLP_ENDPOINT.
 func telemetryConfig(cfg config, logger *slog.Logger) telemetry.Config {
 	t := telemetry.Config{
 		ServiceName: cfg.OTelServiceName, Version: version, Tracing: cfg.EnableTracing, QueueSize: cfg.OTelMaxQueueSize, Logger: logger,
@@ -418,7 +419,7 @@ func telemetryConfig(cfg config, logger *slog.Logger) telemetry.Config {
 	return t
 }
 
-// newTelemetry starts the export of telemetry. The caller must shut it down. Its error is a *configError.
+// newTelemetry starts the export of telemetry. The caller must shut it down. Every error is a *configError.
 func newTelemetry(ctx context.Context, cfg config, logger *slog.Logger) (*telemetry.Telemetry, error) {
 	tel, err := telemetry.New(ctx, telemetryConfig(cfg, logger))
 	if err != nil && !cfg.EnableTracing {

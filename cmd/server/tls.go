@@ -18,20 +18,20 @@ import (
 	"answerd/internal/tlsconfig"
 )
 
-// certificates holds root certificates and certificates that were read from files: either those of the listener,
-// LLM_BASE_URL and the IAM, or those of the models of MODELS_FILE. The zero value holds no certificates. The
-// certificates for MCP servers belong to the mcp.Client.
+// certificates holds the TLS certificates and roots that were read from files. A value has either those of the
+// listener, LLM_BASE_URL and the IAM, or those of the models in MODELS_FILE. The zero value has none. The mcp.Client
+// holds the certificates for MCP servers.
 type certificates struct {
 	server *tlsconfig.Source            // of TLS_*; nil if none is set
 	llm    *tlsconfig.Source            // of LLM_TLS_*; nil if none is set
-	models map[string]*tlsconfig.Source // by the id of a model of MODELS_FILE
+	models map[string]*tlsconfig.Source // by model id in MODELS_FILE
 	iam    *tlsconfig.Source            // of IAM_TLS_*; nil if none is set
 	client *http.Client                 // sends requests to the IAM with iam; nil if iam is nil
 	named  []namedSource                // all sources above
-	watch  *fileWatch                   // of the files of all sources; created before they were read
+	watch  *fileWatch                   // watches the files of all sources; created before they were read
 }
 
-// namedSource is a source of certificates, with what it is for and the setting that names its files.
+// namedSource is a source of certificates, with its purpose and the setting that names its files.
 type namedSource struct {
 	*tlsconfig.Source
 	connection string // listener, llm or iam
@@ -39,8 +39,8 @@ type namedSource struct {
 	setting    string // for errors: TLS, LLM_TLS or IAM_TLS; with a model, a JSON pointer such as /0/tls
 }
 
-// configError returns err, an error of loading the source, as a *configError. For a *tlsconfig.FileError it names the
-// setting or the member of MODELS_FILE that has the path of the file.
+// configError turns err, which comes from loading the source, into a *configError. For a *tlsconfig.FileError it names
+// the setting, or the member of MODELS_FILE, that has the file's path.
 func (n namedSource) configError(err error) error {
 	fileErr, ok := errors.AsType[*tlsconfig.FileError](err)
 	if !ok {
@@ -52,13 +52,13 @@ func (n namedSource) configError(err error) error {
 	return &configError{n.setting + "_" + strings.ToUpper(string(fileErr.Field)) + "_FILE", err.Error()}
 }
 
-// certificateFiles has the files of one source. loadCertificates sets its Source.
+// certificateFiles are the files of one source. loadCertificates reads them and sets Source.
 type certificateFiles struct {
 	files tlsconfig.Files
 	namedSource
 }
 
-// readCertificates sets c.certificates from the TLS files of the settings. Its error is a *configError.
+// readCertificates sets c.certificates from the TLS files that settings name. Every error is a *configError.
 func (c *config) readCertificates() (err error) {
 	c.certificates, err = loadCertificates([]certificateFiles{
 		{tlsconfig.Files{CertFile: c.TLSCertFile, KeyFile: c.TLSKeyFile}, namedSource{connection: "listener", setting: "TLS"}},
@@ -68,7 +68,8 @@ func (c *config) readCertificates() (err error) {
 	return err
 }
 
-// readModelCertificates sets c.modelCertificates from the TLS files in MODELS_FILE. Its error is a *configError.
+// readModelCertificates sets c.modelCertificates from the TLS files that MODELS_FILE names. Every error is a
+// *configError.
 func (c *config) readModelCertificates() (err error) {
 	var entries []certificateFiles
 	for i, p := range c.models {
@@ -79,14 +80,14 @@ func (c *config) readModelCertificates() (err error) {
 	return err
 }
 
-// loadCertificates returns the certificates in the files of entries; an entry without files is left out. The error is
-// that of namedSource.configError.
+// loadCertificates reads the files of entries. It skips entries without files. Every error is a *configError
+// (namedSource.configError).
 func loadCertificates(entries []certificateFiles) (certificates, error) {
 	var paths []string
 	for _, e := range entries {
 		paths = append(paths, e.files.Paths()...)
 	}
-	// The watch is created before the files are read, so that it notices a change in between.
+	// Create the watch before the files are read, so that it notices a change in between.
 	certs := certificates{models: map[string]*tlsconfig.Source{}, watch: newFileWatch(paths...)}
 	for _, entry := range entries {
 		if entry.files == (tlsconfig.Files{}) {
@@ -112,16 +113,16 @@ func loadCertificates(entries []certificateFiles) (certificates, error) {
 	return certs, nil
 }
 
-// startReloading reads all files again when one of them changes and at SIGHUP, until end is called or ctx ends. New
-// connections then use the new certificates. A source whose files cannot be used keeps its certificates. what names the
-// files in the log.
+// startReloading reads all files again when one of them changes, and at SIGHUP, until ctx ends or end is called. New
+// connections then use the new certificates. A source with unusable files keeps its current certificates. what names
+// the files in the log.
 func (k *certificates) startReloading(ctx context.Context, what string, logger *slog.Logger) (end func()) {
 	if len(k.named) == 0 {
 		return func() {}
 	}
 	return startFollowing(ctx, k.watch, what, logger, func() (slog.Attr, error) {
 		var errs []error
-		for _, n := range k.named { // an error of one source must not keep the next ones from being read
+		for _, n := range k.named { // continue after an error, so that one bad file does not block the other sources
 			if err := n.Reload(); err != nil {
 				errs = append(errs, n.configError(err))
 			}
@@ -137,16 +138,15 @@ func (k *certificates) close() {
 	}
 }
 
-// usedCertificate describes a certificate that connections use. The fields other than expires are attributes of a
-// metric.
+// usedCertificate describes a certificate in use. All fields except expires are attributes of the expiry metric.
 type usedCertificate struct {
 	connection string // listener, mcp, llm or iam
-	name       string // of the MCP server or of the model in MODELS_FILE; "" for a certificate of a setting
+	name       string // MCP server, or model in MODELS_FILE; "" if a setting names the certificate
 	role       string // client or server
 	expires    time.Time
 }
 
-// inUse returns the certificates of the sources that have one; a source may have roots alone.
+// inUse returns the certificates in use. It skips sources that have only roots.
 func (k *certificates) inUse() []usedCertificate {
 	var out []usedCertificate
 	for _, source := range k.named {
@@ -163,7 +163,7 @@ func (k *certificates) inUse() []usedCertificate {
 	return out
 }
 
-// usedByTools returns the certificates of the connections to MCP servers.
+// usedByTools returns the certificates that connections to MCP servers use.
 func usedByTools(tools *mcp.Client) []usedCertificate {
 	var out []usedCertificate
 	for _, c := range tools.Certificates() {
@@ -173,14 +173,14 @@ func usedByTools(tools *mcp.Client) []usedCertificate {
 }
 
 const (
-	expiryWarning  = 14 * 24 * time.Hour // how long before its expiry a certificate is first warned about
+	expiryWarning  = 14 * 24 * time.Hour // time before the expiry of a certificate at which the warnings begin
 	expiryInterval = time.Hour           // time between two checks of the certificates
 	expiryRepeat   = 24 * time.Hour      // least time between two warnings about one certificate
 )
 
-// observeCertificates creates the metric of the time until certificates expire, and logs those that expire soon, in the
-// background until end is called. end waits for the goroutine. used returns the certificates in use at the time of the
-// call; several goroutines call it at once.
+// observeCertificates creates the metric of the time until certificates expire. In the background it logs certificates
+// that expire soon, until ctx ends or end is called; end waits for the goroutine. used returns the certificates in use,
+// and must be safe for concurrent calls.
 func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *slog.Logger, used func() []usedCertificate) (end func(), err error) {
 	if err := measureExpiry(tel.Meter("answerd/tls"), used); err != nil {
 		return nil, fmt.Errorf("create the metric of certificates: %w", err)
@@ -197,7 +197,8 @@ func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *
 	}, nil
 }
 
-// measureExpiry creates the metric of the time until the certificates that used returns expire. Each export calls used.
+// measureExpiry creates the metric of the time until certificates expire. Each export calls used for the current
+// certificates.
 func measureExpiry(meter metric.Meter, used func() []usedCertificate) error {
 	gauge, err := meter.Float64ObservableGauge("answerd.tls.certificate.expiry", metric.WithUnit("s"),
 		metric.WithDescription("Time until a certificate of a connection expires; negative afterwards."))
@@ -214,12 +215,12 @@ func measureExpiry(meter metric.Meter, used func() []usedCertificate) error {
 	return err
 }
 
-// warnOfExpiry logs which of the certificates that used returns expire within expiryWarning or have expired. It blocks
-// until ctx ends. It checks every expiryInterval, and repeats a warning after expiryRepeat.
+// warnOfExpiry logs the certificates of used that expire within expiryWarning or have expired. It checks every
+// expiryInterval until ctx ends, and repeats a warning after expiryRepeat.
 func warnOfExpiry(ctx context.Context, logger *slog.Logger, used func() []usedCertificate) {
 	tick := time.NewTicker(expiryInterval)
 	defer tick.Stop()
-	warned := map[usedCertificate]time.Time{} // the time of the last warning
+	warned := map[usedCertificate]time.Time{} // time of the last warning
 	for {
 		next := map[usedCertificate]time.Time{} // a new map, to forget certificates that were replaced
 		for _, c := range used() {

@@ -23,16 +23,16 @@ import (
 	"answerd/internal/values"
 )
 
-// toolset holds the client of the MCP servers and the source of the service's token.
+// toolset holds the client of the MCP servers and the source of the service's own token.
 type toolset struct {
 	client *mcp.Client
 	tokens *token.ClientCredentials // nil without ENABLE_JWT_TOKEN
-	files  *fileWatch               // of the configuration; created before it was read
+	files  *fileWatch               // watches the configuration; created before it was read
 
 	warnedAboutSignIns bool // warnAboutSignIns has logged its warning
 }
 
-// close ends the sessions, and then closes the source of tokens, because ending a session may need a token.
+// close ends the MCP sessions, and then closes the source of tokens, because ending a session may need a token.
 func (t toolset) close() {
 	t.client.Close()
 	if t.tokens != nil {
@@ -40,10 +40,9 @@ func (t toolset) close() {
 	}
 }
 
-// connectTools starts to connect to the servers of MCP_URL and MCP_CONFIG_PATH. It does not wait for them: a server
-// that is down must not keep the service from starting. The error, which is a *configError, is about the configuration.
-// The caller must close the toolset. opts has the options that depend on the command; connectTools adds those that come
-// from settings.
+// connectTools starts to connect to the servers of MCP_URL and MCP_CONFIG_PATH. It does not wait for them, so that a
+// server that is down does not keep the service from starting. opts holds the options that depend on the command;
+// connectTools adds those that come from settings. The caller must close the toolset. Every error is a *configError.
 func connectTools(cfg config, opts mcp.Options) (toolset, error) {
 	tools := toolset{files: newFileWatch(cfg.MCPConfigPath, cfg.pinsPath())}
 	servers, warnings, err := mcpServers(cfg)
@@ -82,8 +81,8 @@ func connectTools(cfg config, opts mcp.Options) (toolset, error) {
 	return tools, nil
 }
 
-// signIns returns the store of users' sign-ins in the event log. Without TOKENS_KEY_FILE it is nil, for sign-ins
-// in memory.
+// signIns returns the store that keeps users' sign-ins in the event log. Without TOKENS_KEY_FILE it returns nil, which
+// keeps them in memory.
 func (c *config) signIns(log event.Log, logger *slog.Logger) *sealed.Store {
 	if c.tokenKeys == nil {
 		return nil
@@ -91,8 +90,8 @@ func (c *config) signIns(log event.Log, logger *slog.Logger) *sealed.Store {
 	return sealed.New(c.tokenKeys, log, logger)
 }
 
-// toolNames returns where the names of tools are stored for the next process, or nil if log is in memory, because then
-// no run outlives this process that could refer to a name.
+// toolNames returns the store that keeps tool names for the next process. It returns nil if log is in memory: then no
+// run outlives this process, so nothing can refer to the names.
 func (c *config) toolNames(log event.Log) values.Store {
 	if c.EventsURL.IsZero() {
 		return nil
@@ -100,7 +99,8 @@ func (c *config) toolNames(log event.Log) values.Store {
 	return log
 }
 
-// watchFiles sets the files whose changes cause a reload: mcp.json, the pins, and the TLS files of enabled servers.
+// watchFiles sets the files that cause a reload when they change: mcp.json, the pins, and the TLS files of enabled
+// servers.
 func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
 	paths := []string{c.MCPConfigPath, c.pinsPath()}
 	for i := range servers {
@@ -111,8 +111,8 @@ func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
 	t.files.setPaths(paths...)
 }
 
-// mcpServers reads MCP_CONFIG_PATH, and returns the server of MCP_URL followed by those of the file. warnings are about
-// members of the file that are not known. The error is a *configError.
+// mcpServers returns the server of MCP_URL followed by those in the file at MCP_CONFIG_PATH. warnings are about unknown
+// members of that file. Every error is a *configError.
 func mcpServers(cfg config) (servers []mcpconfig.Server, warnings []string, err error) {
 	if cfg.MCPURL != "" {
 		s, err := mcpconfig.SingleServer(cfg.MCPURL)
@@ -148,9 +148,9 @@ func logWarnings(warnings []string, logger *slog.Logger) {
 	}
 }
 
-// warnAboutCallers logs problems of a service without inbound authentication: the servers that cannot be used because
-// callers send no token, and the servers that all callers use with the sign-in of one person. The latter is not a
-// problem if ADDR is a loopback address, where usually one person is the only caller.
+// warnAboutCallers logs the problems that MCP servers have without inbound authentication. Some servers cannot be used
+// at all, because they need a token from the caller. Others use the first person's sign-in for all callers. That is no
+// problem on a loopback address, where usually only one person calls.
 func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger) {
 	if c.AuthIssuer != "" {
 		return
@@ -167,8 +167,8 @@ func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger)
 	}
 }
 
-// warnAboutSignIns logs that users have to sign in again after a restart although the event log is durable. It logs
-// that once for a toolset, as soon as an enabled server has sign-ins.
+// warnAboutSignIns warns that users must sign in again after a restart although the event log is durable. It logs this
+// once per toolset, as soon as an enabled server uses sign-ins.
 func (t *toolset) warnAboutSignIns(c config, servers []mcpconfig.Server, logger *slog.Logger) {
 	if t.warnedAboutSignIns || c.EventsURL.IsZero() || c.tokenKeys != nil {
 		return
@@ -182,8 +182,9 @@ func (t *toolset) warnAboutSignIns(c config, servers []mcpconfig.Server, logger 
 	}
 }
 
-// newTokens returns the source of the service's own JWT, which the caller must close. It fetches no token. The client
-// secret comes from the file or the value of IAM_CLIENT_SECRET, otherwise from OCI Vault. The error is a *configError.
+// newTokens returns the source of the service's own JWT. It fetches no token. The client secret comes from the file or
+// the value of IAM_CLIENT_SECRET, or else from OCI Vault. The caller must close the source. Every error is a
+// *configError.
 func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) {
 	secret := token.FixedSecret(c.IAMClientSecret)
 	if file := c.newSecretFile("IAM_CLIENT_SECRET", c.IAMClientSecret, logger); file != nil {
@@ -202,7 +203,7 @@ func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) 
 	return tokens, nil
 }
 
-// observeServers creates the metrics of MCP servers, which are read from tools at each export.
+// observeServers creates the metrics of MCP servers. Each export reads the current values from tools.
 func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 	meter := tel.Meter("answerd/mcp")
 	state, err1 := meter.Int64ObservableGauge("answerd.mcp.server.state",
@@ -229,12 +230,12 @@ func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 	return nil
 }
 
-// startReloading reloads the configuration of the MCP servers when one of the files of watchFiles changes and at
-// SIGHUP, until end is called. It does so even if no file is set, so that SIGHUP does not end the process. If mcp.json
-// cannot be used, all servers stay; otherwise servers whose configuration has not changed keep their sessions.
+// startReloading reloads the configuration of the MCP servers when a file of watchFiles changes, and at SIGHUP, until
+// end is called. It runs even without any file, so that SIGHUP never ends the process. If mcp.json cannot be used, all
+// servers stay as they are. Otherwise servers with an unchanged configuration keep their sessions.
 func (t *toolset) startReloading(ctx context.Context, cfg config, logger *slog.Logger) (end func()) {
 	return startFollowing(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
-		t.client.ReloadTLS() // the servers in use need new certificates even if mcp.json is refused
+		t.client.ReloadTLS() // even if mcp.json is refused, the current servers need new certificates
 		servers, warnings, err := mcpServers(cfg)
 		if err != nil {
 			return slog.Attr{}, err

@@ -19,8 +19,8 @@ import (
 	"answerd/internal/event/jetstream"
 )
 
-// validate returns a *configError for the first setting that is invalid or contradicts another setting. It also
-// normalizes the hosts, the origins and PUBLIC_URL, completes AllowedHosts and sets localURL.
+// validate returns a *configError for the first setting that is invalid or contradicts another one. It also normalizes
+// the hosts, the origins and PUBLIC_URL, completes c.AllowedHosts and sets c.localURL.
 func (c *config) validate() error {
 	for _, rule := range c.settingRules() {
 		if rule.violated {
@@ -42,11 +42,11 @@ func (c *config) validate() error {
 // settingRule is a rule about one setting.
 type settingRule struct {
 	setting  string // its name
-	violated bool   // whether the configuration violates the rule
-	message  string // what is wrong, after the name of the setting
+	violated bool   // the configuration violates the rule
+	message  string // what is wrong; follows the name of the setting in the error
 }
 
-// settingRules returns the rules that need no more than a condition, in the order in which they are checked.
+// settingRules returns the rules that one condition can express, in the order in which validate checks them.
 func (c *config) settingRules() []settingRule {
 	return []settingRule{
 		// The address.
@@ -143,7 +143,7 @@ func (c *config) settingRules() []settingRule {
 	}
 }
 
-// checkPrice checks that the default model has a price if a setting needs it.
+// checkPrice returns a *configError if a setting needs the price of the default model and the model has none.
 func (c *config) checkPrice() error {
 	switch {
 	case c.profiles()[c.DefaultModelID].Price != nil:
@@ -178,8 +178,8 @@ func (c *config) checkWebhooks() error {
 	return nil
 }
 
-// checkAddr checks ADDR and PUBLIC_URL, completes c.AllowedHosts and sets c.localURL. ADDR must be a loopback address
-// unless callers are authenticated, or the operator has allowed anonymous callers.
+// checkAddr checks ADDR and PUBLIC_URL, completes c.AllowedHosts and sets c.localURL. ADDR must be a loopback address,
+// unless callers are authenticated or the operator allows anonymous callers.
 func (c *config) checkAddr() error {
 	host, port, _ := net.SplitHostPort(c.Addr)
 	if !isHostPort(c.Addr) {
@@ -199,7 +199,7 @@ func (c *config) checkAddr() error {
 	return nil
 }
 
-// scheme returns the URL scheme that answerd serves at ADDR: https with a certificate, otherwise http.
+// scheme returns the URL scheme at ADDR: https if TLS_CERT_FILE is set, otherwise http.
 func (c *config) scheme() string {
 	if c.TLSCertFile != "" {
 		return "https"
@@ -207,7 +207,7 @@ func (c *config) scheme() string {
 	return "http"
 }
 
-// checkPublicURL checks PUBLIC_URL, and removes a slash at its end. The URL becomes part of OAuth redirect URIs and of
+// checkPublicURL checks PUBLIC_URL and removes a trailing slash. The URL becomes part of OAuth redirect URIs and of
 // header values, so it must not be plain HTTP beyond loopback, and must not contain quotes.
 func (c *config) checkPublicURL() error {
 	if c.PublicURL == "" {
@@ -221,8 +221,8 @@ func (c *config) checkPublicURL() error {
 	return nil
 }
 
-// isBasePath reports whether the paths of the API can be appended to p: it is "", or like /a/b, with or without a slash
-// at its end. It may have only unreserved characters (RFC 3986 section 2.3), and no empty or dot segments.
+// isBasePath reports whether API paths can be appended to p. p must be "" or a path such as /a/b, and may end with a
+// slash. It may contain only unreserved characters (RFC 3986 section 2.3), and no empty or dot segments.
 func isBasePath(p string) bool {
 	p = strings.TrimSuffix(p, "/")
 	isUnreserved := func(r rune) bool {
@@ -232,7 +232,7 @@ func isBasePath(p string) bool {
 	return p == "" || path.Clean(p) == p && !hasOther
 }
 
-// basePath returns the path of PUBLIC_URL, without a slash at its end; "" for a URL without a path.
+// basePath returns the path of PUBLIC_URL, or "" if the URL has none. checkPublicURL has removed a trailing slash.
 func (c *config) basePath() string {
 	u, err := url.Parse(c.PublicURL)
 	if err != nil {
@@ -241,7 +241,8 @@ func (c *config) basePath() string {
 	return u.Path
 }
 
-// redirectURL returns the redirect URI of sign-ins to MCP servers, or "" if the address that browsers use is unknown.
+// redirectURL returns the redirect URI for sign-ins to MCP servers. It returns "" if the address that browsers use is
+// unknown.
 func (c *config) redirectURL() string {
 	if c.localURL == "" {
 		return ""
@@ -255,7 +256,8 @@ func (c *config) usesOpenAI() bool {
 	return err == nil && u.Hostname() == openAIHost
 }
 
-// tokenURL returns the token endpoint that issues the service's own JWT: IAM_TOKEN_URL, or derived from IAM_BASE_URL.
+// tokenURL returns the token endpoint for the service's own JWT: IAM_TOKEN_URL, or else a URL derived from
+// IAM_BASE_URL.
 func (c *config) tokenURL() string {
 	if c.IAMTokenURL != "" {
 		return c.IAMTokenURL
@@ -263,8 +265,8 @@ func (c *config) tokenURL() string {
 	return strings.TrimSuffix(c.IAMBaseURL, "/") + "/oauth2/v1/token"
 }
 
-// pinsPath returns the path of the file with the accepted tool definitions: MCP_PINS_PATH, or a name derived from
-// MCP_CONFIG_PATH. It is "" if neither is set.
+// pinsPath returns the path of the file with the accepted tool definitions: MCP_PINS_PATH, or else a path derived from
+// MCP_CONFIG_PATH. It returns "" if neither is set.
 func (c *config) pinsPath() string {
 	if c.MCPPinsPath != "" || c.MCPConfigPath == "" {
 		return c.MCPPinsPath
@@ -272,14 +274,14 @@ func (c *config) pinsPath() string {
 	return strings.TrimSuffix(c.MCPConfigPath, ".json") + ".pins.json"
 }
 
-// isLoopback reports whether host is a loopback address or localhost. It does not resolve localhost: checkBoundAddr
-// checks the address that the listener then has.
+// isLoopback reports whether host is "localhost" or a loopback address. It does not resolve localhost; checkBoundAddr
+// later checks the address that the listener got.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// isUnknownHook reports whether name is not an event of the hooks.
+// isUnknownHook reports whether name is not a hook event.
 func isUnknownHook(name string) bool { return !slices.Contains(webhook.Events(), webhook.Event(name)) }
 
 // isPort reports whether s is a TCP port from 1 to 65535.
@@ -288,17 +290,18 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// isHostPort reports whether s is host:port, as net.Listen accepts it.
+// isHostPort reports whether s has the form host:port that net.Listen accepts.
 func isHostPort(s string) bool {
 	_, port, err := net.SplitHostPort(s)
 	if err != nil {
 		return false
 	}
-	_, err = net.LookupPort("tcp", port) // accepts a number in range or the name of a service
+	_, err = net.LookupPort("tcp", port) // accepts a valid number or a service name
 	return err == nil
 }
 
-// hasChatPath reports whether the base URL s ends with the path of Chat Completions, which other programs expect in it.
+// hasChatPath reports whether the base URL s ends with the path of Chat Completions. Other programs want the path
+// there, so users often include it.
 func hasChatPath(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/chat/completions")
@@ -310,8 +313,8 @@ func isURL(s string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
-// unauthenticatedError returns the error for an address beyond loopback without authentication of callers, where any
-// program in the network could use the tools. It names the setting that the address is from, PORT or ADDR.
+// unauthenticatedError returns the error for listening beyond loopback without authentication, where any program in the
+// network could use the tools. It names the setting that the address comes from, PORT or ADDR.
 func (c *config) unauthenticatedError() error {
 	if c.portDecides {
 		return &configError{"PORT", "listens beyond loopback and no inbound authentication is set: set AUTH_ISSUER, or ADDR=127.0.0.1:" + c.Port + " to serve this machine alone, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
@@ -323,8 +326,8 @@ func (c *config) unauthenticatedError() error {
 // Such a service may only listen on loopback.
 func (c *config) lacksAuthentication() bool { return c.AuthIssuer == "" && !c.AuthAllowAnonymous }
 
-// checkBoundAddr checks that the listener's address is a loopback address if lacksAuthentication. checkAddr cannot rely
-// on ADDR for that, because the resolver of this machine decides what a name such as localhost stands for.
+// checkBoundAddr returns an error if the listener's address addr is beyond loopback and lacksAuthentication is true.
+// checkAddr alone is not enough, because this machine's resolver decides which address a name such as localhost has.
 func (c *config) checkBoundAddr(addr net.Addr) error {
 	tcp, ok := addr.(*net.TCPAddr)
 	if c.lacksAuthentication() && (!ok || !tcp.IP.IsLoopback()) {
@@ -333,9 +336,9 @@ func (c *config) checkBoundAddr(addr net.Addr) error {
 	return nil
 }
 
-// addAllowedHosts completes c.AllowedHosts; host is the host of ADDR. If ALLOWED_HOSTS is not set, the list gets host,
-// and for a loopback address the names of loopback. It gets the host of PUBLIC_URL, too. If ALLOWED_HOSTS is not set
-// and ADDR is a wildcard address, the list stays empty, which allows all hosts.
+// addAllowedHosts completes c.AllowedHosts. host is the host of ADDR. If ALLOWED_HOSTS is not set, the list gets host,
+// or all loopback names if host is one of them. For a wildcard host it then stays empty, which allows all hosts. A list
+// that is not empty also gets the host of PUBLIC_URL.
 func (c *config) addAllowedHosts(host string) {
 	if len(c.AllowedHosts) == 0 {
 		ip := net.ParseIP(host)
@@ -353,8 +356,8 @@ func (c *config) addAllowedHosts(host string) {
 	}
 }
 
-// normalizeHosts brings ALLOWED_HOSTS and CORS_ORIGINS into the form in which they are compared with requests. A value
-// that no request can match is an error.
+// normalizeHosts brings ALLOWED_HOSTS and CORS_ORIGINS into the form that requests are compared with. It returns a
+// *configError for a value that no request can match.
 func (c *config) normalizeHosts() error {
 	for i, given := range c.AllowedHosts {
 		host := strings.ToLower(strings.TrimSuffix(strings.Trim(strings.TrimSpace(given), "[]"), "."))
@@ -375,7 +378,7 @@ func (c *config) normalizeHosts() error {
 	return nil
 }
 
-// budget returns the BUDGET_ settings, which limit every run.
+// budget returns the budget of every run, from the BUDGET_ settings.
 func (c *config) budget() agent.Budget {
 	return agent.Budget{
 		ToolCalls: c.BudgetToolCalls, InputTokens: c.BudgetInputTokens, OutputTokens: c.BudgetOutputTokens,
@@ -383,10 +386,10 @@ func (c *config) budget() agent.Budget {
 	}
 }
 
-// inRange reports whether n is from 0 to limit. It returns false for NaN.
+// inRange reports whether n is between 0 and limit. It returns false for NaN.
 func inRange(n, limit float64) bool { return n >= 0 && n <= limit }
 
-// settingPages has the page that explains a setting, by the beginning of the setting's name. The first match counts.
+// settingPages maps the beginning of a setting's name to the page that explains the setting. The first match counts.
 var settingPages = []struct{ prefix, page string }{
 	{"MODELS_FILE", "docs/providers.md#several-models"},
 	{"LLM_", "docs/providers.md"},
@@ -424,9 +427,9 @@ var settingPages = []struct{ prefix, page string }{
 	{"PORT", "docs/troubleshooting.md#at-start"},
 }
 
-// helpPage returns where to read more about an error: a command for a *usageError, otherwise a page of docs/. It is the
-// page of the setting that a *configError is about, or of the setting whose name begins the error's text, as in
-// "EVENTS_URL: cannot connect".
+// helpPage returns where to read more about err: a command for a *usageError, otherwise a page of docs/. For a
+// *configError it is the page of the setting, and for an error of a suite the page about evaluation. Other errors count
+// as errors of a setting if their text begins with its name, as in "EVENTS_URL: cannot connect".
 func helpPage(err error) string {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return "answerd help"

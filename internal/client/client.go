@@ -12,9 +12,9 @@
 //
 // The tests of this package are in internal/api, and use the API itself.
 //
-// A Client may be used by any number of goroutines, a Stream by one at a time. Every method that sends a request blocks
-// until answerd has answered or ctx ends. No request is sent again after a failure. An answer that is decoded may have
-// 64 MiB, an event of a stream 8 MiB, and a problem document 1 MiB.
+// A Client is safe for concurrent use, but only one goroutine at a time may use a Stream. Every method that sends a
+// request blocks until answerd has answered or ctx ends. The client never repeats a failed request. It accepts up to
+// 64 MiB for an answer that it decodes, 8 MiB for one event of a stream, and 1 MiB for a problem document.
 package client
 
 import (
@@ -28,22 +28,22 @@ import (
 	"strings"
 )
 
-// MaxAnswer bounds the body of a response that Send decodes, in bytes. It is large because the metadata of an answer
-// has the results of all calls.
+// MaxAnswer bounds the response bodies that Send decodes, in bytes. It is large because an answer's metadata contains
+// the results of all calls.
 const MaxAnswer = 64 << 20
 
-// maxRedirects bounds the redirects of one request, as net/http does by default.
+// maxRedirects bounds the redirects of one request. It is the default of net/http.
 const maxRedirects = 10
 
 // Client sends requests to one answerd.
 type Client struct {
-	baseURL    string                 // without a slash at its end
-	token      func() (string, error) // nil if requests have no token
+	baseURL    string                 // without a trailing slash
+	token      func() (string, error) // nil sends requests without a token
 	httpClient *http.Client
 }
 
-// New returns a client of the answerd at a base URL. It calls token for the bearer token of each request; a nil token
-// sends none. Up to maxIdleConnections idle connections are kept open until Close.
+// New returns a client of the answerd at baseURL. It calls token before each request to get the bearer token; if token
+// is nil, requests have none. The client keeps up to maxIdleConnections idle connections open until Close.
 func New(baseURL string, token func() (string, error), maxIdleConnections int) *Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = maxIdleConnections
@@ -53,11 +53,12 @@ func New(baseURL string, token func() (string, error), maxIdleConnections int) *
 	}
 }
 
-// checkRedirect is the CheckRedirect of http.Client. It allows up to maxRedirects redirects that keep the method. It
-// refuses a redirect that net/http would follow with a GET instead: after 301, 302 and 303, which proxies use to
-// enforce https, a POST becomes a GET without its body (RFC 9110 section 15.4), so the question would be missing. A
-// request with a token may only stay at its origin, or change from http to https at the same host name: net/http would
-// send the token to other ports, to subdomains, and without TLS.
+// checkRedirect is the CheckRedirect of http.Client. It allows up to maxRedirects redirects that keep the method, and
+// refuses others: after 301, 302 and 303, which proxies use to enforce https, net/http would send a POST again as a GET
+// without a body (RFC 9110 section 15.4), so the question would be lost.
+//
+// A request with a token may only stay at its origin, or change from http to https at the same host name. net/http
+// would also send the token to other ports, to subdomains, and without TLS.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	from, to := via[0].URL, next.URL
 	isSameOrigin := to.Scheme == from.Scheme && to.Host == from.Host
@@ -75,12 +76,12 @@ func checkRedirect(next *http.Request, via []*http.Request) error {
 // Close closes the idle connections.
 func (c *Client) Close() { c.httpClient.CloseIdleConnections() }
 
-// URL returns the base URL, without a slash at its end.
+// URL returns the base URL, without a trailing slash.
 func (c *Client) URL() string { return c.baseURL }
 
-// Open sends a request and returns its response, whose body the caller must close. body is encoded as JSON; nil sends
-// no body. header may be nil. If the status is 400 or more, the error is a *Problem, or another error if the response
-// is not one of answerd. An error of the token function is returned as it is.
+// Open sends a request and returns the response. The caller must close its body. The request has body as JSON, or no
+// body if body is nil. header may be nil. If the status is 400 or more, the error is a *Problem, or another error if
+// the response is not a problem document of answerd. Open returns an error of the token function unchanged.
 func (c *Client) Open(ctx context.Context, method, path string, body any, header http.Header) (*http.Response, error) {
 	var content io.Reader
 	if body != nil {
@@ -124,8 +125,8 @@ func (c *Client) Open(ctx context.Context, method, path string, body any, header
 	return nil, p
 }
 
-// Send sends a request as Open does and decodes the JSON of the response into result, a pointer. A nil result ignores
-// the body of the response. It returns the HTTP status, or 0 with an error.
+// Send sends a request as Open does, decodes the JSON response into result, a pointer, and returns the HTTP status. If
+// result is nil, Send ignores the content of the response. After an error the status is 0.
 func (c *Client) Send(
 	ctx context.Context, method, path string, body any, header http.Header, result any,
 ) (status int, _ error) {
@@ -155,5 +156,5 @@ func (c *Client) SendInput(ctx context.Context, runID string, input map[string]a
 	return err
 }
 
-// RunPath returns the path of a run followed by suffix, which begins with a slash, such as "/events", or is "".
+// RunPath returns the API path of a run, followed by suffix. suffix is "" or begins with a slash, such as "/events".
 func RunPath(runID, suffix string) string { return "/runs/" + url.PathEscape(runID) + suffix }

@@ -15,23 +15,23 @@ const (
 	maxRetryAfter = 60      // seconds
 )
 
-// Problem is an error response of the API (RFC 9457).
+// Problem is an error response of the API: a problem document (RFC 9457).
 type Problem struct {
-	Status int          `json:"status"` // of the response
+	Status int          `json:"status"` // HTTP status of the response
 	Detail string       `json:"detail"` // a sentence for the user
 	Code   string       `json:"code"`   // such as "rate_limited"; never ""
-	Errors []FieldError `json:"errors"` // the wrong fields of the request, if that is the cause
+	Errors []FieldError `json:"errors"` // wrong fields of the request; nil if they are not the cause
 
-	RetryAfter time.Duration `json:"-"` // at most a minute; 0 if answerd names no time
+	RetryAfter time.Duration `json:"-"` // from Retry-After, at most a minute; 0 if answerd sent none
 }
 
-// FieldError says what is wrong with a field of the request.
+// FieldError says what is wrong with one field of the request.
 type FieldError struct {
 	Pointer string `json:"pointer"` // a JSON pointer (RFC 6901)
 	Detail  string `json:"detail"`
 }
 
-// readProblem decodes a response whose status is 400 or more. The error means that the body is not a problem document
+// readProblem decodes a response with a status of 400 or more. The error means that the body is not a problem document
 // of answerd, for example because a proxy has answered. The caller must close the body.
 func readProblem(resp *http.Response) (*Problem, error) {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
@@ -52,8 +52,8 @@ func readProblem(resp *http.Response) (*Problem, error) {
 	return &p, nil
 }
 
-// Error returns the text for the user of a command: the detail, the wrong fields and the code. If a token is missing or
-// not valid, it also names the flag -token-file.
+// Error returns a text for the user of a command: the detail, the wrong fields and the code. If the token is missing or
+// invalid, it also names the flag -token-file.
 func (p *Problem) Error() string {
 	text := p.Detail
 	for _, field := range p.Errors {
@@ -65,14 +65,14 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("%s (%s)", text, p.Code)
 }
 
-// IsTooLate reports whether p, the error of SendInput, means that the interrupt is not open: it was answered before or
-// has expired, or its run has ended.
+// IsTooLate reports whether p, an error of SendInput, means that the interrupt is not open any more: it was answered,
+// it has expired, or its run has ended.
 func (p *Problem) IsTooLate() bool {
 	return p.Status == http.StatusConflict || p.Status == http.StatusNotFound || p.Status == http.StatusGone
 }
 
-// IsBusy reports whether answerd refused a question for the moment and started no run, so that the same question may be
-// sent again after RetryAfter.
+// IsBusy reports whether answerd is only too busy for a question now. It has started no run, so the client may send the
+// same question again after RetryAfter.
 func (p *Problem) IsBusy() bool {
 	return p.Code == "rate_limited" || p.Code == "overloaded" || p.Code == "draining"
 }

@@ -10,15 +10,15 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// calculation has the argument of calculate, Expression, and its result.
+// calculation holds the argument of the tool calculate, Expression, and the tool's result.
 type calculation struct {
 	Expression string  `json:"expression"`
 	Result     float64 `json:"result" jsonschema:"rounded to 12 significant digits"`
 	summary
 }
 
-// calculate sets the result and the summary of c. It returns an error, which the model gets as the result of
-// the call, if the expression cannot be parsed, divides by zero, or has no finite value.
+// calculate sets the result and the summary of c. It returns an error if the expression cannot be parsed, divides by
+// zero or has no finite value. The model gets the error as the result of the call.
 func calculate(_ context.Context, _ *sdk.CallToolRequest, c *calculation) error {
 	e := expression{rest: c.Expression}
 	x := e.parseSum()
@@ -30,25 +30,24 @@ func calculate(_ context.Context, _ *sdk.CallToolRequest, c *calculation) error 
 	return nil
 }
 
-// roundResult returns x with 12 significant digits, as number and as text, so that 0.1+0.2 is 0.3.
+// roundResult rounds x to 12 significant digits, so that 0.1+0.2 is 0.3. It returns the number and its text.
 func roundResult(x float64) (float64, string) {
 	text := strconv.FormatFloat(x, 'g', 12, 64)
 	rounded, _ := strconv.ParseFloat(text, 64) // cannot fail for a finite x
 	return rounded, text
 }
 
-// expression parses and computes an arithmetic expression. Its methods return NaN for what they cannot parse or
-// compute, and every operation on NaN is NaN. It does not use go/parser, which would add 0.3 MB to the binary.
+// expression parses and evaluates an arithmetic expression. Its methods return NaN for anything that they cannot parse
+// or compute, because every operation on NaN gives NaN again. go/parser would do too, but adds 0.3 MB to the binary.
 type expression struct {
-	rest  string // not parsed yet
-	depth int    // calls of parseOperand within each other
+	rest  string // text that is not parsed yet
+	depth int    // nesting depth of parseOperand
 }
 
-// maxExpressionDepth bounds the recursion of parseOperand, which nested brackets and repeated signs cause.
+// maxExpressionDepth bounds the recursion of parseOperand, which recurses for nested brackets and repeated signs.
 const maxExpressionDepth = 100
 
-// accept skips white space. If the next character is in set, accept skips and returns that too; otherwise it
-// returns 0.
+// accept skips white space. If the next character is in set, accept consumes and returns it. Otherwise it returns 0.
 func (e *expression) accept(set string) (c byte) {
 	e.rest = strings.TrimSpace(e.rest)
 	if e.rest != "" && strings.IndexByte(set, e.rest[0]) >= 0 {
@@ -57,7 +56,7 @@ func (e *expression) accept(set string) (c byte) {
 	return c
 }
 
-// parseSum computes products with + and - between them.
+// parseSum evaluates products joined by + and -.
 func (e *expression) parseSum() float64 {
 	x := e.parseProduct()
 	for {
@@ -72,7 +71,7 @@ func (e *expression) parseSum() float64 {
 	}
 }
 
-// parseProduct computes operands with * and / between them. A division by zero is NaN.
+// parseProduct evaluates operands joined by * and /. A division by zero gives NaN.
 func (e *expression) parseProduct() float64 {
 	x := e.parseOperand()
 	for {
@@ -91,7 +90,7 @@ func (e *expression) parseProduct() float64 {
 	}
 }
 
-// parseOperand computes a number or an expression in brackets, with any number of signs before it.
+// parseOperand evaluates a number or a bracketed expression, with any number of signs before it.
 func (e *expression) parseOperand() float64 {
 	e.depth++
 	if e.depth > maxExpressionDepth {

@@ -10,12 +10,11 @@
 // All three are http.Handlers and may be used concurrently. Requests are bounded and untrusted, because
 // `answerd demo` may listen on an address that others can reach.
 //
-// The IAM issues a token for client credentials alone (iam.go). The MCP server is one of the go-sdk, behind
-// a check of that token (mcpserver.go), with tools that show what a server can do: structured results,
-// progress, failures, approval, a form and a page (tools.go). The stand-in keeps no conversation: it
-// derives its answer from the messages of each request. Rules recognize kinds of questions and give the
-// calls for them (rules.go); once the results of all these calls are among the messages, it writes a text
-// (model.go).
+// The IAM issues tokens only for client credentials (iam.go). The MCP server uses the go-sdk and checks the token of
+// each request (mcpserver.go). Its tools show what a server can do: structured results, progress, failures, approval,
+// a form and a page (tools.go). The stand-in stores no conversation. It derives its answer from the messages of each
+// request: rules recognize kinds of questions and plan the calls for them (rules.go), and once the messages have the
+// results of all calls, it writes a text (model.go).
 package demo
 
 import (
@@ -30,8 +29,8 @@ const (
 	Scope    = "urn:opc:idm:__myscopes__" // as with an OCI identity domain
 )
 
-// encodeJSON returns v as JSON without escaping <, > and &. It ignores errors, because all callers
-// pass values that can be encoded.
+// encodeJSON returns v as JSON without escaping <, > and &. It ignores errors, because callers pass only values that
+// can be encoded.
 func encodeJSON(v any) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -40,8 +39,8 @@ func encodeJSON(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// writeJSON sends a response with the status and v as JSON. It ignores an error of Write, which means that the
-// client has disconnected.
+// writeJSON sends a response with status and v as JSON. It ignores write errors, which mean that the client has
+// disconnected.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

@@ -33,8 +33,8 @@ type IAMConfig struct {
 	Logger                 *slog.Logger    // nil means no log; tokens and secrets are never logged
 }
 
-// IAM is an OAuth 2.0 authorization server for client credentials (RFC 6749 section 4.4). Each IAM gives its
-// key a new id. Whoever has fetched the keys of the current IAM refuses the tokens of an earlier one, even if both
+// IAM is an OAuth 2.0 authorization server for client credentials (RFC 6749 section 4.4). Each IAM gives its key a new
+// id. A server that has fetched the keys of the current IAM therefore refuses tokens of an earlier one, even if both
 // have the same key. An IAM does not store the tokens that it issues.
 type IAM struct {
 	http.Handler
@@ -42,8 +42,8 @@ type IAM struct {
 	keyID  string
 }
 
-// NewIAM returns an IAM whose key has a new id. It returns an error if the issuer or a credential of the client is
-// empty, because every client could send an empty secret, and if no key can be generated.
+// NewIAM returns an IAM with a new key id. It returns an error if the issuer, the client's id or the client's secret is
+// empty, because anyone could send an empty secret, or if it cannot generate a key.
 func NewIAM(c IAMConfig) (*IAM, error) {
 	if c.Issuer == "" || c.ClientID == "" || c.ClientSecret == "" {
 		return nil, errors.New("demo IAM: the issuer, the client's id and its secret are required")
@@ -66,8 +66,8 @@ func NewIAM(c IAMConfig) (*IAM, error) {
 	return m, nil
 }
 
-// serveToken serves the token endpoint. It authenticates the client before it checks the grant and
-// the scope, so that requests without the credentials learn nothing about them.
+// serveToken serves the token endpoint. It authenticates the client before it checks the grant and the scope, so that
+// clients without the credentials do not learn which ones are supported.
 func (m *IAM) serveToken(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store") // RFC 6749 section 5.1
 	refuse := func(status int, code, description string) {
@@ -95,16 +95,15 @@ func (m *IAM) serveToken(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// isClient reports whether the request authenticates the client by HTTP Basic (RFC 6749 section
-// 2.3.1).
+// isClient reports whether the request has the client's credentials, sent by HTTP Basic (RFC 6749 section 2.3.1).
 func (m *IAM) isClient(r *http.Request) bool {
 	id, secret, ok := r.BasicAuth()
 	return ok && sameCredential(id, m.config.ClientID) && sameCredential(secret, m.config.ClientSecret)
 }
 
-// sameCredential reports whether encoded is the form-encoded want. A client encodes its id and its secret before it
-// sends them by HTTP Basic (RFC 6749 section 2.3.1). sameCredential compares digests in constant time, so that the
-// time reveals neither content nor length of want.
+// sameCredential reports whether encoded is the form-encoded value of want. OAuth clients form-encode their id and
+// secret for HTTP Basic (RFC 6749 section 2.3.1). It compares digests in constant time, so that the time reveals
+// neither the content nor the length of want.
 func sameCredential(encoded, want string) bool {
 	got, err := url.QueryUnescape(encoded)
 	if err != nil {
@@ -114,7 +113,7 @@ func sameCredential(encoded, want string) bool {
 	return subtle.ConstantTimeCompare(gotDigest[:], wantDigest[:]) == 1
 }
 
-// issueToken sends a response with a new token, which has the claims of RFC 9068 section 2.2.
+// issueToken responds with a new token, which has the claims of RFC 9068 section 2.2.
 func (m *IAM) issueToken(w http.ResponseWriter) {
 	now := time.Now()
 	signed, err := m.signClaims(jwt.MapClaims{
@@ -131,7 +130,7 @@ func (m *IAM) issueToken(w http.ResponseWriter) {
 	})
 }
 
-// signClaims returns a signed JWT with the claims, and with the typ of an access token (RFC 9068 section 2.1).
+// signClaims returns a signed JWT with claims and with the type of an access token, at+jwt (RFC 9068 section 2.1).
 func (m *IAM) signClaims(claims jwt.MapClaims) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodRS256, claims)
 	t.Header["kid"] = m.keyID
@@ -148,8 +147,8 @@ func (m *IAM) serveJWKS(w http.ResponseWriter, _ *http.Request) {
 	}}})
 }
 
-// serveMetadata serves the authorization server metadata (RFC 8414). Clients may look for it at the well-known URL of
-// RFC 8414 or at that of OpenID Connect Discovery.
+// serveMetadata serves the authorization server metadata (RFC 8414). Clients may ask for it at the well-known URL of
+// RFC 8414 or of OpenID Connect Discovery.
 func (m *IAM) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	base := strings.TrimSuffix(m.config.Issuer, "/")
 	writeJSON(w, http.StatusOK, map[string]any{

@@ -17,38 +17,38 @@ import (
 	"answerd/internal/mcp/mcpserver"
 )
 
-// MCPPath is the path of the MCP endpoint. resourceMetadataPath is that of its protected resource
-// metadata (RFC 9728 section 3.1).
+// MCPPath is the path of the MCP endpoint, and resourceMetadataPath the path of its protected resource metadata
+// (RFC 9728 section 3.1).
 const (
 	MCPPath              = "/mcp"
 	resourceMetadataPath = "/.well-known/oauth-protected-resource" + MCPPath
 )
 
-// MCPConfig configures which tokens the MCP server accepts.
+// MCPConfig configures the MCP server: the tokens that it accepts, its URL and its log.
 type MCPConfig struct {
 	Issuer  string // required
 	JWKSURL string // URL of the issuer's keys: https, or http on loopback; required
-	// URL is the URL of this server for browsers, without a slash at the end. "" leaves out the tool
-	// connect_calendar, which needs a page.
+	// URL is the URL at which browsers reach this server, without a trailing slash. If it is "", the server has no tool
+	// connect_calendar, because that tool needs a page.
 	URL string
-	// Logger gets one line "session opened" per session and one line "tool call" per call, with the
-	// token's subject and never the token. nil means no log.
+	// Logger gets a line for each session, each tool call and each refused token. The lines may have the token's
+	// subject but never the token. nil means no log.
 	Logger *slog.Logger
 }
 
-// MCPServer serves the demo's tools over Streamable HTTP at MCPPath, with sessions, to clients
-// with a valid access token.
+// MCPServer serves the demo's tools to clients with a valid access token, over Streamable HTTP with sessions at
+// MCPPath.
 type MCPServer struct {
 	http.Handler
 	server   *sdk.Server
 	drain    mcpserver.SessionDrain // lets Close wait for requests that may begin a session
-	verifier *auth.Verifier         // of access tokens
+	verifier *auth.Verifier         // checks access tokens
 	log      *slog.Logger
 }
 
-// NewMCPServer returns an MCP server with the tools of the demo; connect_calendar only if cfg.URL is set. It returns an
-// error if the issuer is missing or the URL of its keys is not allowed. It sends no request, because the IAM may start
-// later. The caller must Close the server.
+// NewMCPServer returns an MCP server with the tools of the demo. It has connect_calendar only if cfg.URL is set. The
+// error means that the issuer is missing or that the URL of its keys is not allowed. NewMCPServer sends no request,
+// because the IAM may start later. The caller must Close the server.
 func NewMCPServer(cfg MCPConfig) (*MCPServer, error) {
 	log := cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	verifier, err := auth.NewVerifier(auth.VerifierConfig{
@@ -72,9 +72,9 @@ func NewMCPServer(cfg MCPConfig) (*MCPServer, error) {
 	return s, nil
 }
 
-// Close refuses new sessions, closes the open ones with their streams, waits for their running calls, and closes the
-// connections to the IAM. Call Close before http.Server.Shutdown, which would otherwise wait until the clients close
-// their streams.
+// Close refuses new sessions, ends the open ones with their streams, waits for running calls, and closes the
+// connections to the IAM. Call it before http.Server.Shutdown, which would otherwise wait until the clients close their
+// streams.
 func (s *MCPServer) Close() {
 	s.drain.Close(s.server)
 	s.verifier.Close()
@@ -83,12 +83,12 @@ func (s *MCPServer) Close() {
 // identityKey is the context key of the caller's identity.
 type identityKey struct{}
 
-// requireToken returns a handler that calls next for requests with a valid access token that has the scope. It answers
-// other requests with a challenge (RFC 6750 section 3), or with 503 while the IAM's keys cannot be fetched.
+// requireToken returns a handler that passes requests with a valid access token of the right scope on to next. It
+// answers other requests with a challenge (RFC 6750 section 3), or with 503 while the IAM's keys cannot be fetched.
 func (s *MCPServer) requireToken(next http.Handler) http.Handler {
-	// The SDK binds sessions to callers, and gives tools the caller, by the TokenInfo that only its middleware can
-	// set. The middleware would answer 500 while the IAM is unreachable, so the token is verified before it runs;
-	// its own verifier only converts the result.
+	// The SDK identifies callers by a TokenInfo, which only its middleware can set. That middleware would answer 500
+	// while the IAM is unreachable. So the handler below verifies the token first, and the verifier here only converts
+	// the result.
 	withTokenInfo := sdkauth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*sdkauth.TokenInfo, error) {
 		id, _ := ctx.Value(identityKey{}).(auth.Identity)
 		return &sdkauth.TokenInfo{Scopes: id.Scopes, Expiration: id.Until(), UserID: id.Subject}, nil
@@ -113,20 +113,20 @@ func (s *MCPServer) requireToken(next http.Handler) http.Handler {
 	})
 }
 
-// refuseToken answers a request whose token is missing or was not accepted because of err, and logs the reason.
+// refuseToken answers a request without a valid token, and logs the reason. err is the error of reading or verifying
+// the token.
 func (s *MCPServer) refuseToken(w http.ResponseWriter, r *http.Request, err error) {
 	s.log.Info("token refused", "reason", auth.Reason(err))
 	status, challenge := auth.Challenge(err, "http://"+r.Host+resourceMetadataPath)
 	if challenge != "" {
 		w.Header().Set("WWW-Authenticate", challenge)
 	} else {
-		w.Header().Set("Retry-After", "1") // there are no keys yet, so the token may be valid
+		w.Header().Set("Retry-After", "1") // without keys the token cannot be checked, so a later try may succeed
 	}
 	http.Error(w, http.StatusText(status), status)
 }
 
-// newToolServer returns the MCP server with all tools except the calendar. It logs sessions and
-// calls.
+// newToolServer returns an MCP server with all tools except the calendar. It logs sessions and calls.
 func newToolServer(log *slog.Logger) *sdk.Server {
 	server := sdk.NewServer(&sdk.Implementation{Name: "answerd-demo", Title: "answerd's demo tools", Version: "1"}, &sdk.ServerOptions{
 		Instructions: "Harmless tools to try answerd with: time, arithmetic, conversions, answerd's documentation, notes, a table to book, one slow tool and one that always fails.",
@@ -139,16 +139,16 @@ func newToolServer(log *slog.Logger) *sdk.Server {
 	return server
 }
 
-// logCalls returns a handler that passes all requests to next and logs tool calls when they have ended. It does not log
-// the arguments, because they are text of the user. It also replaces the arguments null, which the SDK cannot handle.
+// logCalls returns a handler that passes all requests on to next and logs each tool call when it has ended. It does not
+// log the arguments, which may contain the user's text. It also replaces null arguments, which the SDK cannot handle.
 func logCalls(log *slog.Logger, next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		call, ok := req.(*sdk.CallToolRequest)
 		if !ok || call.Params == nil {
 			return next(ctx, method, req)
 		}
-		// SDK 1.8 decodes null to a nil map and writes the schema's defaults into it. That panics
-		// in a goroutine without a recover, which would end the process.
+		// SDK 1.8 decodes null to a nil map and then writes the schema's defaults into it. That panics in a goroutine
+		// without recover, so it would end the process.
 		if string(bytes.TrimSpace(call.Params.Arguments)) == "null" {
 			call.Params.Arguments = json.RawMessage("{}")
 		}
@@ -161,7 +161,7 @@ func logCalls(log *slog.Logger, next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// tokenSubject returns the subject of the request's token, or "" if there is none.
+// tokenSubject returns the subject of the request's token, or "" if the request has none.
 func tokenSubject(r sdk.Request) string {
 	if e := r.GetExtra(); e != nil && e.TokenInfo != nil {
 		return e.TokenInfo.UserID

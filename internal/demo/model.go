@@ -14,14 +14,15 @@ import (
 	"time"
 )
 
-// ModelID is the id of the stand-in. It answers requests for any model.
+// ModelID is the stand-in's model id. The stand-in also answers requests for any other model.
 const ModelID = "answerd-stand-in"
 
-// TokenDelay is the pause between the chunks of a stream, so that a person sees the text arrive.
+// TokenDelay is the pause after each chunk of a stream, so that people see the text arrive.
 const TokenDelay = 15 * time.Millisecond
 
-// NewModel returns an OpenAI-compatible endpoint under /v1 without a language model: the stand-in. It gives the same
-// answer, with the same call ids, to the same request. It waits for tokenDelay after each chunk of a stream.
+// NewModel returns the stand-in: an OpenAI-compatible endpoint under /v1 without a language model. It answers the same
+// request always with the same text or calls, and the same call ids. It waits for tokenDelay after each chunk of a
+// stream.
 func NewModel(tokenDelay time.Duration) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { serveCompletion(w, r, tokenDelay) })
@@ -32,8 +33,8 @@ func NewModel(tokenDelay time.Duration) http.Handler {
 	return mux
 }
 
-// serveCompletion serves POST /v1/chat/completions. It reads the whole body before it answers, because net/http
-// notices only then that a client has disconnected.
+// serveCompletion serves POST /v1/chat/completions. It reads the whole body before it answers, because only then does
+// net/http notice that a client disconnects.
 func serveCompletion(w http.ResponseWriter, r *http.Request, tokenDelay time.Duration) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<20))
 	var req chatRequest
@@ -62,21 +63,21 @@ func serveCompletion(w http.ResponseWriter, r *http.Request, tokenDelay time.Dur
 }
 
 // wrapChoice returns a completion, or a chunk of a stream, with one choice. object is its type, such as
-// "chat.completion". The choice has content as its member contentName, and the finish_reason, which is nil for all
+// "chat.completion". contentName is the choice's member that gets content: message or delta. finishReason is nil in all
 // chunks but the last.
 func (r *reply) wrapChoice(object, contentName string, content, finishReason any) map[string]any {
 	choice := map[string]any{"index": 0, contentName: content, "finish_reason": finishReason, "logprobs": nil}
 	return map[string]any{"id": r.id, "object": object, "created": time.Now().Unix(), "model": ModelID, "choices": []any{choice}}
 }
 
-// textPiece matches the part of a text that is sent in one chunk, and argumentsPiece the part of a call's arguments.
+// One chunk of a stream has a textPiece of the text, or an argumentsPiece of a call's arguments.
 var (
 	textPiece      = regexp.MustCompile(`\S+\s*|\s+`)
 	argumentsPiece = regexp.MustCompile(`(?s).{1,10}`)
 )
 
-// splitDeltas returns the deltas of a stream's chunks: the role, then each word of the text, or
-// each call with its id and name followed by pieces of its arguments.
+// splitDeltas splits the reply into the deltas of a stream: the role, then each word of the text, or each call with its
+// id and name followed by pieces of its arguments.
 func (r *reply) splitDeltas() []any {
 	out := []any{map[string]any{"role": "assistant", "content": ""}}
 	for _, word := range textPiece.FindAllString(r.text, -1) {
@@ -92,16 +93,16 @@ func (r *reply) splitDeltas() []any {
 	return out
 }
 
-// streamReply sends the answer as a stream of chunks, with tokenDelay after each, and returns when it has ended. With
-// withUsage a chunk with the usage follows. The stream ends early if ctx ends or the client reads nothing for ten
-// seconds.
+// streamReply sends answer as a stream of chunks and waits for tokenDelay after each. With withUsage it adds a chunk
+// with the usage. It returns when the stream is complete, and earlier if ctx ends or if the client reads nothing for
+// ten seconds.
 func streamReply(ctx context.Context, w http.ResponseWriter, answer *reply, withUsage bool, tokenDelay time.Duration) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store, no-transform")
 
 	rc := http.NewResponseController(w)
 	send := func(data string) bool {
-		_ = rc.SetWriteDeadline(time.Now().Add(10 * time.Second)) // ResponseWriters of tests have none
+		_ = rc.SetWriteDeadline(time.Now().Add(10 * time.Second)) // fails in tests, whose ResponseWriters have no deadlines
 		_, err := io.WriteString(w, "data: "+data+"\n\n")
 		return err == nil && rc.Flush() == nil
 	}
@@ -114,7 +115,7 @@ func streamReply(ctx context.Context, w http.ResponseWriter, answer *reply, with
 		}
 		chunk := answer.wrapChoice("chat.completion.chunk", "delta", delta, finishReason)
 		if withUsage {
-			chunk["usage"] = nil // only the chunk after the last delta has it
+			chunk["usage"] = nil // only the chunk after the last delta has a value
 		}
 		if !send(encodeJSON(chunk)) {
 			return
@@ -134,8 +135,8 @@ func streamReply(ctx context.Context, w http.ResponseWriter, answer *reply, with
 	send("[DONE]")
 }
 
-// standInNote ends every text of the stand-in that is not structured output, so that readers do not take it for the
-// answer of a language model.
+// standInNote ends every text of the stand-in except structured output, so that users do not mistake it for the answer
+// of a language model.
 const standInNote = "(I am answerd's demo stand-in: rules over the words of your question, not a language model.)"
 
 // chatRequest has the members of a Chat Completions request that the stand-in uses.
@@ -156,34 +157,34 @@ type chatRequest struct {
 	} `json:"stream_options"`
 }
 
-// call is a tool call of the stand-in.
+// call is a tool call that the stand-in makes.
 type call struct {
 	id, tool  string
 	arguments string // JSON
 }
 
-// reply is an answer of the stand-in: a text, or calls.
+// reply is an answer of the stand-in. It has either a text or calls.
 type reply struct {
-	id     string // of the completion
+	id     string // id of the completion
 	text   string
 	calls  []call
 	finish string         // the finish_reason
-	usage  map[string]int // as the member usage of a completion
+	usage  map[string]int // the member usage of the completion
 }
 
-// In text tool calling (LLM_TOOL_CALLING=text), the system prompt lists the tools, and a message of the user has the
-// results. listedTool matches the line of a tool, and textResult the line before a result.
+// In text tool calling (LLM_TOOL_CALLING=text), the system prompt lists the tools, and a user message has the results.
+// listedTool matches the line that names a tool, and textResult the line before a result.
 var (
 	listedTool = regexp.MustCompile(`(?m)^- ([\w./-]+)(?::|$)`)
 	textResult = regexp.MustCompile(`(?m)^TOOL (?:RESULT|ERROR): .*\n?`)
 )
 
-// composeReply returns the answer to the last question of the request: the calls that the question needs, or a text
-// once the request has the results of all these calls. The usage counts words instead of tokens.
+// composeReply answers the last question of the request. It returns the calls that the question needs, or a text once
+// the request has the results of all these calls. The usage counts words instead of tokens.
 //
-// composeReply keeps no state between requests. It plans all calls of the question again each time, and leaves out as
-// many of them as the request has results. That works because the same question always leads to the same calls, in
-// the same order and with the same ids.
+// composeReply keeps no state between requests. Each time it plans all calls of the question again and skips the first
+// ones, as many as the request has results. That works because the same question always leads to the same calls, in the
+// same order and with the same ids.
 func composeReply(request *chatRequest) *reply {
 	conversation := readConversation(request)
 	tools, textCalling := request.offeredTools(conversation.prompt)
@@ -223,14 +224,14 @@ func composeReply(request *chatRequest) *reply {
 	return out
 }
 
-// requiresCall reports whether tool_choice asks for a call: "required", or an object that names a tool. It is also
-// true for "none", for which offeredTools leaves out all tools of the request.
+// requiresCall reports whether tool_choice demands a call: "required", or an object that names a tool. It also returns
+// true for "none", but then offeredTools returns no native tools.
 func (r *chatRequest) requiresCall() bool {
 	choice := string(r.ToolChoice)
 	return choice != "" && choice != "null" && choice != `"auto"`
 }
 
-// writeCallsAsText replaces the calls of a reply by their text form (text tool calling).
+// writeCallsAsText moves the calls of the reply into its text, in the form of text tool calling.
 func (r *reply) writeCallsAsText() {
 	for _, c := range r.calls {
 		r.text += "TOOL: " + c.tool + "\nPARAMETERS: " + c.arguments + "\n\n"
@@ -239,26 +240,26 @@ func (r *reply) writeCallsAsText() {
 	r.finish = "stop"
 }
 
-// conversation is what the stand-in reads from the messages of a request.
+// conversation holds what the stand-in needs from the messages of a request.
 type conversation struct {
 	prompt   string   // the system prompt
 	question string   // the last question, resolved by resolveFollowUp
 	earlier  []string // the questions before the last one
-	results  []string // of the calls for the last question
-	turn     int      // the number of the last question, from 1
-	words    int      // of all messages
+	results  []string // results of the calls for the last question
+	turn     int      // number of the last question, from 1
+	words    int      // number of words in all messages
 }
 
-// callID returns the id of the call with a number, from 0, for the last question. The number of the question makes the
-// ids of a repeated question differ.
+// callID returns the id of the last question's call with the given number, from 0. The id depends on c.turn, so that a
+// repeated question gets other ids.
 func (c *conversation) callID(number int, tool string) string {
 	sum := sha256.Sum256([]byte(fmt.Sprint(c.turn, number, c.question, tool)))
 	return fmt.Sprintf("call_%x", sum[:12])
 }
 
-// readConversation reads the messages of a request.
+// readConversation collects a conversation from the messages of request.
 func readConversation(request *chatRequest) (c conversation) {
-	value := "" // the last result of a calculation in the messages so far
+	value := "" // last result of a calculation in the messages so far
 	for _, m := range request.Messages {
 		text := textOf(m.Content)
 		c.words += len(strings.Fields(text))
@@ -277,7 +278,7 @@ func readConversation(request *chatRequest) (c conversation) {
 			if c.turn > 0 {
 				c.earlier = append(c.earlier, c.question)
 			}
-			// value must be the one before the question. The results of the question's own calls change value.
+			// Resolve the question now, because the results of its own calls change value.
 			c.question = resolveFollowUp(text, value)
 			c.results = nil
 			c.turn++
@@ -288,10 +289,10 @@ func readConversation(request *chatRequest) (c conversation) {
 	return c
 }
 
-// offeredTools returns the names of the tools that the request allows to call. textCalling means that the system prompt
-// lists them, and calls are written as text.
+// offeredTools returns the names of the tools that the request allows the model to call. textCalling means that the
+// system prompt lists the tools and that calls are written as text.
 func (r *chatRequest) offeredTools(prompt string) (names []string, textCalling bool) {
-	choice := string(r.ToolChoice) // a word, or an object that names one tool
+	choice := string(r.ToolChoice) // a JSON string, or an object that names one tool
 	isChosen := func(name string) bool {
 		if strings.HasPrefix(choice, "{") {
 			return strings.Contains(choice, `"`+name+`"`)
@@ -312,7 +313,7 @@ func (r *chatRequest) offeredTools(prompt string) (names []string, textCalling b
 	return names, textCalling
 }
 
-// textOf returns the text of a message's content, which is a string or a list of parts. Parts without text are skipped.
+// textOf returns the text of a message's content, which is a string or a list of parts. It skips parts without text.
 func textOf(content any) string {
 	text, _ := content.(string)
 	parts, _ := content.([]any)
@@ -324,7 +325,7 @@ func textOf(content any) string {
 	return text
 }
 
-// composeText returns the text of an answer: a paragraph for each result, or the help if there are no results.
+// composeText returns the text of an answer: a paragraph for each result, or the help text if results is empty.
 // results[i] is the result of calls[i].
 func composeText(calls []call, results, tools []string) string {
 	if len(results) == 0 {
@@ -332,7 +333,7 @@ func composeText(calls []call, results, tools []string) string {
 	}
 	var lines []string
 	for i, result := range results[:min(len(results), len(calls))] {
-		// The structured content of a result repeats the text for programs.
+		// Cut off the structured content, which repeats the text for programs.
 		text, _, _ := strings.Cut(result, "\nStructured content: ")
 		var failure struct{ Error string }
 		if json.Unmarshal([]byte(text), &failure) == nil && failure.Error != "" {

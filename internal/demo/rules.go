@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// rule recognizes one kind of question and says which tool answers it.
+// rule recognizes one kind of question and chooses the tool that answers it.
 type rule struct {
-	tool    string         // without a server's prefix; "" if the first group of pattern names it
-	example string         // a question of this kind, for the help
+	tool    string         // name without a server's prefix; "" if the first group of pattern has the name
+	example string         // a question of this kind, for the help text
 	pattern *regexp.Regexp // matches questions of this kind
-	// arguments returns the arguments of the call, which can be encoded as JSON. m has the match of pattern and its
-	// groups. nil means that the question is of another kind although pattern matches.
+	// arguments returns the arguments of the call, as a value for encodeJSON. m is the match of pattern with its
+	// groups. arguments returns nil if the question is of another kind although pattern matches.
 	arguments func(m []string) any
 }
 
-// args are the arguments of a call.
+// args holds the arguments of a call.
 type args map[string]any
 
 // Parts of patterns: the name of a place, and an arithmetic expression.
@@ -50,20 +50,20 @@ var rules = []rule{
 		func(m []string) any { id, _ := strconv.Atoi(m[1]); return args{"id": id} }},
 	{"book_table", "Book a table", regexp.MustCompile(`(?i)\b(?:book|reserve)\b[^.?!]*\btable\b`), noArguments},
 	{"connect_calendar", "Connect my calendar", regexp.MustCompile(`(?i)\bconnect\b[^.?!]*\bcalendar\b`), noArguments},
-	// Other tools are called by their name, which is the first group of this pattern.
+	// This rule is for all other tools. The question names the tool, in the first group of the pattern.
 	{"", `Use TOOL with {"name": "value"}`, regexp.MustCompile(`(?is)\b(?:use|call) (\S+) with (\{.*\})`), namedArguments},
 }
 
-// noArguments returns the arguments of a tool that has none.
+// noArguments is the arguments function for tools without arguments.
 func noArguments([]string) any { return args{} }
 
-// truncate returns at most n bytes of s without the white space around s. It does not cut a character in two.
+// truncate trims white space around s and returns at most n bytes of the rest. It does not cut a character in two.
 func truncate(s string, n int) string {
 	s = strings.TrimSpace(s)
 	return strings.ToValidUTF8(s[:min(n, len(s))], "")
 }
 
-// namedArguments returns the JSON object after the name of the tool. It returns nil if that is not JSON.
+// namedArguments returns the JSON object that follows the name of the tool, or nil if it is not valid JSON.
 func namedArguments(m []string) any {
 	if !json.Valid([]byte(m[2])) {
 		return nil
@@ -72,7 +72,7 @@ func namedArguments(m []string) any {
 }
 
 // conversionArguments returns the arguments of convert. It returns nil unless both units exist and are of the same
-// kind: "3 people in Rome" is not a conversion.
+// kind, because "3 people in Rome" is not a conversion.
 func conversionArguments(m []string) any {
 	if _, _, err := findUnits(m[2], m[3]); err != nil {
 		return nil
@@ -82,7 +82,7 @@ func conversionArguments(m []string) any {
 }
 
 // reportArguments returns the arguments of slow_report: the topic, and the number and duration of the steps if the
-// question has them.
+// question names them.
 func reportArguments(m []string) any {
 	arguments := args{"topic": truncate(m[1], 100)}
 	for i, name := range []string{"steps", "step_ms"} {
@@ -93,18 +93,18 @@ func reportArguments(m []string) any {
 	return arguments
 }
 
-// wordStart matches the letters that are in upper case in the name of a time zone.
+// wordStart matches the letters that a time zone name has in upper case.
 var wordStart = regexp.MustCompile(`(?:^|_)\pL`)
 
-// cityZones has the time zones of large cities that are not part of a zone's name, by the city in lower case.
+// cityZones maps large cities, in lower case, to their time zones. It has only cities that no time zone is named after.
 var cityZones = map[string]string{
 	"osaka": "Asia/Tokyo", "beijing": "Asia/Shanghai", "delhi": "Asia/Kolkata", "milan": "Europe/Rome", "munich": "Europe/Berlin", "san francisco": "America/Los_Angeles",
 }
 
-// zoneArguments returns the arguments of current_time for the groups that the rule's pattern has matched. They have the
-// time zone of the place in the question, whose name is taken to have at most three words. Without a place there are no
-// arguments, and current_time uses its default. If no time zone is found, the arguments have the place itself, so that
-// the tool's error names it.
+// zoneArguments returns the arguments of current_time. It looks for the time zone of the place in the question, and
+// takes at most three words as the name of the place. Without a place it returns no arguments, so that current_time
+// uses its default. For an unknown place it returns the place itself as the time zone, so that the tool's error names
+// the place.
 func zoneArguments(groups []string) any {
 	placeName, _, _ := strings.Cut(groups[1]+groups[2], " and ") // one of the two groups is empty
 	words := strings.Fields(placeName)
@@ -119,8 +119,8 @@ func zoneArguments(groups []string) any {
 	return args{"time_zone": truncate(placeName, 64)}
 }
 
-// zoneOf returns the IANA time zone of a place, which may also be the name of a time zone. It returns "" for a place that
-// it does not know.
+// zoneOf returns the IANA time zone of place, or "" if it does not know the place. place may also be the name of a time
+// zone.
 func zoneOf(place string) string {
 	if zone := cityZones[strings.ToLower(place)]; zone != "" {
 		return zone
@@ -134,8 +134,8 @@ func zoneOf(place string) string {
 	return ""
 }
 
-// followUp matches a question that continues a calculation, such as "And times two?". resultValue matches the value
-// that calculate gave in an earlier message. askedRecap matches the question what was asked before.
+// followUp matches a question that continues a calculation, such as "And times two?". resultValue matches the result
+// of calculate in an earlier message. askedRecap matches a question about the earlier questions.
 var (
 	followUp = regexp.MustCompile(`(?i)^\s*(?:and|now|then|so)?[\s,]*(?:what is )?(?:(?:that|it)\s+)?(times|multiplied by|divided by|over|plus|minus|[-+*/×÷])\s*(-?\d+(?:\.\d+)?|` +
 		strings.Join(numberWords, "|") + `)\s*[?.!]*\s*$`)
@@ -143,14 +143,16 @@ var (
 	askedRecap  = regexp.MustCompile(`(?i)\bwhat (?:did|have) I (?:just )?ask`)
 )
 
-// numberWords has the words of followUp for numbers, at the index that is their value.
+// numberWords lists the words for numbers that followUp accepts. The index of a word is its value.
 var numberWords = []string{"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"}
 
-// operators has the operator of calculate for each word or sign of followUp that is not one itself.
+// operators maps the words and signs of followUp to operators of calculate, except those that are such operators
+// already.
 var operators = map[string]string{"times": "*", "multiplied by": "*", "×": "*", "divided by": "/", "over": "/", "÷": "/", "plus": "+", "minus": "-"}
 
-// resolveFollowUp returns a question that can be answered without the conversation: with the value 6, "And times two?"
-// becomes "What is 6 * 2?". It returns other questions unchanged, and every question if value is "".
+// resolveFollowUp rewrites a follow-up question so that it can be answered without the conversation. With the value 6,
+// "And times two?" becomes "What is 6 * 2?". It returns all other questions unchanged, and every question if value is
+// "".
 func resolveFollowUp(question, value string) string {
 	m := followUp.FindStringSubmatch(question)
 	if m == nil || value == "" {
@@ -164,8 +166,8 @@ func resolveFollowUp(question, value string) string {
 	return "What is " + value + " " + cmp.Or(operators[operator], operator) + " " + operand + "?"
 }
 
-// recapText returns the answer to a question about the earlier questions of the conversation. It returns "" for every
-// question of another kind.
+// recapText returns the answer to a question about the earlier questions of the conversation. It returns "" if question
+// is of another kind.
 func recapText(question string, earlierQuestions []string) string {
 	switch {
 	case !askedRecap.MatchString(question):
@@ -181,13 +183,13 @@ func recapText(question string, earlierQuestions []string) string {
 	return text
 }
 
-// planCalls returns the calls that the rules derive from a question, in the order in which the question has them.
-// offered has the names of the tools that may be called. Equal calls are made once. Calls have no id yet. Only the
-// first 4000 bytes of the question count, and at most maxMatches matches of each rule.
+// planCalls returns the calls that the rules derive from question, in the order in which they occur in it. offered
+// lists the names of the tools that may be called. The calls have no ids yet, and no two are equal. planCalls reads at
+// most the first 4000 bytes of the question and maxMatches matches of each rule.
 func planCalls(question string, offered []string) []call {
 	const maxMatches = 8
 	question = truncate(question, 4000)
-	positions := make(map[call]int) // of calls in the question
+	positions := make(map[call]int) // byte offset of each call in the question
 	for _, r := range rules {
 		offsets := r.pattern.FindAllStringIndex(question, maxMatches)
 		for i, groups := range r.pattern.FindAllStringSubmatch(question, maxMatches) {
@@ -206,7 +208,7 @@ func planCalls(question string, offered []string) []call {
 	})
 }
 
-// offeredName returns the name under which a tool is offered, which may begin with a server's prefix. ok is false if the
+// offeredName returns the name under which tool is offered, which may begin with a server's prefix. ok is false if the
 // tool is not offered.
 func offeredName(offered []string, tool string) (name string, ok bool) {
 	i := slices.IndexFunc(offered, func(name string) bool { return name == tool || strings.HasSuffix(name, "_"+tool) })
@@ -216,15 +218,15 @@ func offeredName(offered []string, tool string) (name string, ok bool) {
 	return offered[i], true
 }
 
-// helpText returns the answer to a question that no rule recognizes: examples of questions for the offered tools, and
-// the names of up to 20 of them.
+// helpText answers a question that no rule recognizes: with example questions for the offered tools, and the names of
+// up to 20 of these tools.
 func helpText(offered []string) string {
 	if len(offered) == 0 {
 		return "I was given no tools, and I know nothing by myself."
 	}
 	text := "I have no rule for this question, and I know nothing by myself. What I can do here:"
 	for _, r := range rules {
-		// The rule without a tool is for tools of any name. For its example there is no tool.
+		// Always show the example of the rule for all other tools: it names no real tool, so planCalls finds none.
 		if r.tool == "" || len(planCalls(r.example, offered)) > 0 {
 			text += "\n- " + r.example
 		}

@@ -8,9 +8,9 @@ import (
 // textNumber matches a number in a text.
 var textNumber = regexp.MustCompile(`-?\d+(?:\.\d+)?`)
 
-// structuredText returns the text of an answer as JSON of the schema. A number of the schema becomes the last number in
-// the text, or 0, and a string becomes the text. Arrays are empty and booleans true. Of the schema's keywords it reads
-// only type and properties, so the JSON may violate a schema with further keywords.
+// structuredText returns JSON for schema, made from the text of an answer. A number becomes the last number in the
+// text, or 0. A string becomes the text, an array is empty, and a boolean is true. structuredText reads only the
+// keywords type and properties, so the JSON may violate a schema with other keywords.
 func structuredText(schema json.RawMessage, text string) string {
 	var raw struct {
 		Type       string

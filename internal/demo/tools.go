@@ -19,17 +19,17 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// summary is the member of each structured result that describes it in one sentence, for hosts
-// that give the model only the structured content.
+// summary is a member of every structured result that sums it up in one sentence, for hosts that give the model only
+// the structured content.
 type summary struct {
 	Summary string `json:"summary" jsonschema:"the result in one sentence"`
 }
 
-// text returns the sentence, which is also the text of the result.
+// text returns the sentence. It is also the text content of the tool result.
 func (s summary) text() string { return s.Summary }
 
-// newTool returns the definition of a tool that changes nothing and reaches nothing outside of this process. properties
-// has the members of "properties" in the JSON Schema of the arguments, and required names the required ones.
+// newTool returns the definition of a tool that is read-only and uses nothing outside of this process. properties is
+// the content of "properties" in the JSON Schema of the arguments, and required lists the required arguments.
 func newTool(name, title, description, properties string, required ...string) *sdk.Tool {
 	schema := fmt.Sprintf(`{"type":"object","properties":{%s},"required":%s,"additionalProperties":false}`, properties, encodeJSON(append([]string{}, required...)))
 	return &sdk.Tool{
@@ -38,8 +38,9 @@ func newTool(name, title, description, properties string, required ...string) *s
 	}
 }
 
-// addTool adds a tool whose arguments and structured result are both a T. call gets a T with the arguments, and sets
-// the members of the result in it. The text of the result is T's summary. An error of call is a result with isError.
+// addTool adds a tool that uses the type T for both its arguments and its structured result. call gets a T with the
+// arguments and sets the fields of the result in it. The text of the result is T's summary. If call returns an error,
+// the tool result has isError.
 func addTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, call func(context.Context, *sdk.CallToolRequest, *T) error) {
 	sdk.AddTool(s, t, func(ctx context.Context, req *sdk.CallToolRequest, out T) (*sdk.CallToolResult, T, error) {
 		err := call(ctx, req, &out)
@@ -68,7 +69,7 @@ func addTools(server *sdk.Server) {
 		`"topic":{"type":"string","description":"What the report is about","minLength":1,"maxLength":100},
 		"steps":{"type":"integer","description":"How many steps it takes","minimum":1,"maximum":10,"default":5},
 		"step_ms":{"type":"integer","description":"How long one step takes, in milliseconds","minimum":0,"maximum":2000,"default":300}`, "topic"), writeReport)
-	// Its failure is a result with isError (MCP, server/tools, "Error Handling").
+	// The error becomes a tool result with isError (MCP, server/tools, "Error Handling").
 	addTool(server, newTool("flaky_service", "Flaky service", "Calls a service that is down and always fails, to show what happens on a failure or error.", ""),
 		func(context.Context, *sdk.CallToolRequest, *summary) error {
 			return errors.New("the flaky service failed, as it always does: this is a simulated outage, so trying again will not help")
@@ -87,8 +88,8 @@ type clockReading struct {
 	summary
 }
 
-// readClock sets the current time in r.TimeZone. It returns an error for an unknown time zone, and for "" and "Local":
-// time.LoadLocation would return UTC and the time zone of this process.
+// readClock sets the other fields of r to the current time in r.TimeZone. It returns an error for an unknown time zone.
+// "" and "Local" are errors too, because time.LoadLocation would return UTC and the time zone of this process.
 func readClock(_ context.Context, _ *sdk.CallToolRequest, r *clockReading) error {
 	loc, err := time.LoadLocation(r.TimeZone)
 	if err != nil || r.TimeZone == "" || r.TimeZone == "Local" {
@@ -111,14 +112,14 @@ type report struct {
 	summary
 }
 
-// reportSteps has the progress messages of slow_report, whose schema allows as many steps.
+// reportSteps has the progress messages of slow_report, one for each step that its schema allows.
 var reportSteps = []string{
 	"gathering sources", "reading them", "taking notes", "comparing figures", "looking for gaps",
 	"drafting", "checking the draft", "shortening it", "adding a title", "reading it once more",
 }
 
 // writeReport waits r.StepMS for each of r.Steps steps and then sets the summary. After each step it sends a progress
-// notification if the request has a progress token. It returns an error if ctx ends.
+// notification if the request has a progress token. It returns an error if ctx ends first.
 func writeReport(ctx context.Context, req *sdk.CallToolRequest, r *report) error {
 	p := sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Total: float64(r.Steps)}
 	for i := range r.Steps {
@@ -137,7 +138,7 @@ func writeReport(ctx context.Context, req *sdk.CallToolRequest, r *report) error
 	return nil
 }
 
-// note is a note of list_notes and delete_note. The id of a deleted note is not used again.
+// note is a note of list_notes and delete_note. The id of a deleted note is not reused.
 type note struct {
 	ID    int    `json:"id"`
 	Title string `json:"title"`
@@ -149,14 +150,14 @@ type noteList struct {
 	summary
 }
 
-// deletion has the argument of delete_note, the id, and its result, the deleted note.
+// deletion holds the argument of delete_note, the note's id, and the result, the deleted note.
 type deletion struct {
 	note
 	summary
 }
 
-// addNotes adds list_notes and delete_note. All sessions share the notes, which are in memory: a restart restores
-// deleted ones.
+// addNotes adds list_notes and delete_note. All sessions share the notes, which are only in memory, so a restart
+// restores deleted ones.
 func addNotes(server *sdk.Server) {
 	var mu sync.Mutex // protects notes
 	notes := []note{
@@ -167,7 +168,7 @@ func addNotes(server *sdk.Server) {
 		func(_ context.Context, _ *sdk.CallToolRequest, l *noteList) error {
 			mu.Lock()
 			defer mu.Unlock()
-			l.Notes = append([]note{}, notes...) // never nil, because the schema promises an array
+			l.Notes = append([]note{}, notes...) // never nil, because the output schema requires an array
 			l.Summary = fmt.Sprintf("There are %d notes.", len(notes))
 			for _, n := range notes {
 				l.Summary += fmt.Sprintf(" %d: %s.", n.ID, n.Title)
@@ -191,8 +192,8 @@ func addNotes(server *sdk.Server) {
 	})
 }
 
-// unit is a unit of measure or a currency. A value x in the unit is x*factor+offset in the base unit of its kind. The
-// factors of currencies are samples and not quotations.
+// unit is a unit of measure or a currency. The value x in this unit is x*factor+offset in the base unit of its kind.
+// The factors of currencies are samples, not real rates.
 type unit struct {
 	kind           string // what the unit measures
 	factor, offset float64
@@ -214,8 +215,9 @@ var units = []unit{
 	{"currency", 1.14, 0, []string{"GBP", "pound", "pounds", "£"}},
 }
 
-// findUnits returns two units of the same kind with the names from and to, in upper or lower case. It searches for a
-// pair, because a name can have several kinds: a pound is a mass or a currency. The error names both.
+// findUnits returns the units named from and to, which must be of the same kind. It ignores case. It searches for a
+// pair, because one name can stand for several kinds: a pound is a mass or a currency. The error means that no such
+// pair exists.
 func findUnits(from, to string) (unit, unit, error) {
 	hasName := func(u unit, name string) bool {
 		return slices.ContainsFunc(u.names, func(n string) bool { return strings.EqualFold(n, name) })
@@ -230,7 +232,7 @@ func findUnits(from, to string) (unit, unit, error) {
 	return unit{}, unit{}, fmt.Errorf("there is no way from %q to %q among the units and currencies here", from, to)
 }
 
-// conversion has the arguments of convert, Value, From and To, and its result.
+// conversion holds the arguments of convert, Value, From and To, and the tool's result.
 type conversion struct {
 	Value  float64 `json:"value"`
 	From   string  `json:"from" jsonschema:"symbol of the unit"`
@@ -240,7 +242,7 @@ type conversion struct {
 	summary
 }
 
-// convertUnits sets the result of c, and replaces the names of the units by their symbols.
+// convertUnits sets the result of c, and replaces the names of both units with their symbols.
 func convertUnits(_ context.Context, _ *sdk.CallToolRequest, c *conversion) error {
 	from, to, err := findUnits(c.From, c.To)
 	if err != nil {
@@ -276,7 +278,7 @@ var docEntries = []struct{ title, text string }{
 	{"The demo and the stand-in model", "answerd demo starts a loopback IAM that issues real JWTs, an MCP server that verifies them, and an OpenAI-compatible endpoint with a stand-in. The stand-in is not a language model: rules choose tools by the words of the question."},
 }
 
-// docSearch has the argument of search_docs, Query, and its result. Title and Text are "" if no entry matches.
+// docSearch holds the argument of search_docs, Query, and the tool's result. Title and Text are "" if no entry matches.
 type docSearch struct {
 	Query string `json:"query"`
 	Title string `json:"title,omitempty"`
@@ -284,20 +286,20 @@ type docSearch struct {
 	summary
 }
 
-// queryWord matches a word of at least three letters. searchDocs ignores commonWords, which questions of all kinds
-// have.
+// queryWord matches a word of at least three letters. searchDocs ignores commonWords, because they occur in questions
+// of all kinds.
 var (
 	queryWord   = regexp.MustCompile(`\pL[\pL_]+\pL`)
 	commonWords = strings.Fields("the and are for how what which who why when where does can you with that this")
 )
 
-// searchDocs sets the title and the text of the entry that contains the words of the query most often. Words in titles
-// count three times. If no entry has any of the words, only the summary is set.
+// searchDocs sets the title and text of the entry in which the words of the query occur most often. Words in titles
+// count three times. If no entry has any of the words, it sets only the summary.
 func searchDocs(_ context.Context, _ *sdk.CallToolRequest, r *docSearch) error {
 	var words []string
 	for _, word := range queryWord.FindAllString(strings.ToLower(r.Query), -1) {
 		if !slices.Contains(commonWords, word) {
-			words = append(words, strings.TrimSuffix(word, "s")) // singular and plural
+			words = append(words, strings.TrimSuffix(word, "s")) // so that the singular also matches the plural
 		}
 	}
 
@@ -319,8 +321,9 @@ func searchDocs(_ context.Context, _ *sdk.CallToolRequest, r *docSearch) error {
 }
 
 // addAskingTool adds a tool without arguments that asks the user a question before it gives a result. call sets the
-// result from the user's answer. In protocol 2026-07-28 the question is a result input_required, and the client calls
-// the tool again with the answer. To clients of older protocols the SDK sends the question as an elicitation request.
+// result from the user's answer. In protocol 2026-07-28 the tool returns the question as a result input_required, and
+// the client calls the tool again with the answer. For clients of older protocols the SDK sends the question as an
+// elicitation request.
 func addAskingTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, question *sdk.ElicitParams, call func(*sdk.ElicitResult, *T) error) {
 	sdk.AddTool(s, t, func(_ context.Context, req *sdk.CallToolRequest, out T) (*sdk.CallToolResult, T, error) {
 		answer, answered := req.Params.InputResponses[t.Name].(*sdk.ElicitResult)
@@ -332,7 +335,7 @@ func addAskingTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, que
 	})
 }
 
-// bookingForm has each kind of field that MCP allows in a form (2025-11-25, client/elicitation).
+// bookingForm is a form with every kind of field that MCP allows (2025-11-25, client/elicitation).
 const bookingForm = `{"type":"object","properties":{
 	"name":{"type":"string","title":"Name","description":"On whose name","minLength":1,"maxLength":60},
 	"people":{"type":"integer","title":"People","minimum":1,"maximum":12,"default":2},
@@ -366,10 +369,10 @@ func addBooking(s *sdk.Server) {
 		})
 }
 
-// calendarPath is the page on which a person allows the use of the calendar.
+// calendarPath is the path of the page where the user allows access to the calendar.
 const calendarPath = "/calendar"
 
-// calendarPage is the HTML of the page. Its %s is calendarForm or calendarAllowed.
+// calendarPage is the HTML of that page. Its %s is calendarForm or calendarAllowed.
 const calendarPage = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
 <title>Demo calendar</title>
@@ -377,7 +380,7 @@ const calendarPage = `<!doctype html>
 %s</main></html>
 `
 
-// calendarForm asks for consent, and calendarAllowed confirms it.
+// calendarForm asks the user for consent. calendarAllowed confirms it.
 const calendarForm = `<p>answerd's demo asks to use your calendar. There is none, so nothing can happen.</p>
 <form method="post"><button>Allow it</button></form>`
 const calendarAllowed = `<p role="status">It is allowed. You can close this page and go back.</p>`
@@ -388,16 +391,17 @@ type consent struct {
 	summary
 }
 
-// addCalendar adds the tool connect_calendar to server, and its page at calendarPath to mux. baseURL is the URL of mux
-// for browsers, without a slash at its end. The user gives consent on that page and not by an answer to the agent, as
-// with a sign-in (MCP, client/elicitation, URL mode). All sessions share one consent, and a successful call uses it up.
+// addCalendar adds the tool connect_calendar to server, and the page at calendarPath to mux. baseURL is the URL at
+// which browsers reach mux, without a trailing slash. The user consents on that page and not by an answer to the agent,
+// as with a sign-in (MCP, client/elicitation, URL mode). All sessions share one consent, and a successful call uses it
+// up.
 func addCalendar(server *sdk.Server, mux *http.ServeMux, baseURL string) {
 	var allowed atomic.Bool // the user has consented since the last successful call
 	show := func(w http.ResponseWriter, text string) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 		w.Header().Set("Cache-Control", "no-store")
-		_, _ = io.WriteString(w, fmt.Sprintf(calendarPage, text)) // fails only if the client has disconnected
+		_, _ = io.WriteString(w, fmt.Sprintf(calendarPage, text)) // fails only if the browser has disconnected
 	}
 	mux.HandleFunc("GET "+calendarPath, func(w http.ResponseWriter, _ *http.Request) { show(w, calendarForm) })
 	mux.HandleFunc("POST "+calendarPath, func(w http.ResponseWriter, _ *http.Request) {

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	maxInterrupts = 100                    // of one run
-	maxRun        = 10 * time.Minute       // of a run without max_seconds
-	maxRetries    = 5                      // of a question that is refused because the service is busy
-	inputWait     = 100 * time.Millisecond // until a suspended run that has its answers is looked at again
+	maxInterrupts = 100                    // for one run
+	maxRun        = 10 * time.Minute       // limit of a run without max_seconds
+	maxRetries    = 5                      // of one question, while the service is too busy
+	inputWait     = 100 * time.Millisecond // pause until a suspended run has processed its answers
 )
 
 // question is the body of POST /answer.
@@ -31,20 +31,21 @@ type question struct {
 	Metadata     map[string]string `json:"metadata,omitempty"`
 }
 
-// outcome is how a run ended.
+// outcome says how a run ended.
 type outcome struct {
 	runID    string
 	answer   string
 	output   json.RawMessage
-	calls    []string      // the names of the tools, in the order of the calls
+	calls    []string      // tool names, in the order of the calls
 	cost     *float64      // nil if the model has no price
-	elapsed  time.Duration // of the last try, without the waits for a busy service
-	declined []string      // what the run asked a person for and did not get
+	elapsed  time.Duration // duration of the run, without waits for a busy service
+	declined []string      // requests to a person that were declined
 	failure  error         // why the run has no answer; nil if it has one
-	tooLong  bool          // failure is that the run was cancelled at its limit
+	tooLong  bool          // the run failed because it reached its time limit
 }
 
-// reply is the answer of POST /answer: of 200 the first part, of 202 the second.
+// reply is the body of a response of POST /answer. A response 200 has the members before the blank line, and a response
+// 202 has Interrupts.
 type reply struct {
 	RunID    string          `json:"run_id"`
 	Answer   string          `json:"answer"`
@@ -57,19 +58,20 @@ type reply struct {
 	Interrupts []event.Interrupt `json:"interrupts"`
 }
 
-// ask asks a question and waits for the end of the run, for at most limit. The time during which the service is too
-// busy to begin the run does not count. If the limit is reached or ctx ends, ask closes the connection of POST /answer,
-// and answerd then cancels the run. In the second case ask returns the error of ctx. All other failures are part of the
-// outcome.
+// ask asks q and waits at most limit for the end of the run. The time does not count while the service is too busy to
+// start the run. If limit has passed or ctx ends, ask closes the connection of POST /answer, and answerd then cancels
+// the run.
+//
+// ask returns an error only if ctx ends. All other failures, such as a reached limit, are part of the outcome.
 func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit time.Duration) (*outcome, error) {
 	r := &outcome{}
 	began := time.Now()
-	asking, cancel := context.WithCancel(ctx) // not WithTimeout, because the time can be stopped
+	asking, cancel := context.WithCancel(ctx) // not WithTimeout, because its timer could not be stopped
 	defer cancel()
 	timer := time.AfterFunc(limit, cancel)
 	defer timer.Stop()
 	reply, err := e.awaitAnswer(asking, q, approve, r, func(delay time.Duration) error {
-		if r.runID != "" { // the run has begun, so its time must not stop
+		if r.runID != "" { // the run has begun, so the wait counts
 			return wait(asking, delay)
 		}
 		timer.Stop()
@@ -94,13 +96,13 @@ func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit tim
 	return r, nil
 }
 
-// awaitAnswer sends the question until the run has an answer, and returns that answer. Each time that the run is
-// suspended, it answers the new interrupts and sends the question again. Because of its idempotency key, the repeated
-// question attaches to the same run. If the service is too busy, awaitAnswer calls pause with the time to wait and tries
-// again, maxRetries times in all. It sets r.runID and r.declined.
+// awaitAnswer sends the question until the run has an answer, and returns the answer. Each time the run is suspended,
+// it answers the new interrupts and sends the question again. The idempotency key attaches the repeated question to the
+// same run. While the service is too busy, awaitAnswer calls pause with the time to wait and tries again, at most
+// maxRetries times in all. It sets r.runID and r.declined.
 func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r *outcome, pause func(time.Duration) error) (*reply, error) {
 	header := http.Header{"Idempotency-Key": {rand.Text()}}
-	answered := make(map[string]bool) // by the id of the interrupt
+	answered := make(map[string]bool) // by interrupt id
 	for retries := 0; ; {
 		var got reply
 		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, header, &got)
@@ -122,7 +124,7 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 		if err := e.decideNew(ctx, r, got.Interrupts, approve, answered); err != nil {
 			return nil, err
 		}
-		if len(answered) == answeredBefore { // The run is still suspended, since it has not processed the answers yet.
+		if len(answered) == answeredBefore { // the run has not processed the answers yet
 			if err := wait(ctx, inputWait); err != nil {
 				return nil, err
 			}
@@ -130,8 +132,8 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 	}
 }
 
-// decideNew decides about the interrupts whose ids are not in answered, and adds their ids. If a run has more than
-// maxInterrupts in all, decideNew returns an error.
+// decideNew answers the interrupts in all that answered does not have yet, and adds their ids to answered. It returns
+// an error if a run has more than maxInterrupts.
 func (e *evaluator) decideNew(ctx context.Context, r *outcome, all []event.Interrupt, approve bool, answered map[string]bool) error {
 	for _, interrupt := range all {
 		if answered[interrupt.ID] {
@@ -148,7 +150,7 @@ func (e *evaluator) decideNew(ctx context.Context, r *outcome, all []event.Inter
 	return nil
 }
 
-// wait waits for d, or returns the error of ctx.
+// wait waits until d has passed. If ctx ends first, it returns the error of ctx.
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -160,8 +162,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// decide answers an interrupt of a run. It decides about an approval as the case says, and declines forms and higher
-// limits, since no person takes part. What it declined is added to r.declined.
+// decide answers an interrupt. It approves calls if approve is true and declines them otherwise. It declines forms and
+// higher limits, because an evaluation has no user who could answer. It adds everything that it declined to r.declined.
 func (e *evaluator) decide(ctx context.Context, r *outcome, interrupt event.Interrupt, approve bool) error {
 	input := map[string]any{"id": interrupt.ID}
 	switch {
@@ -180,13 +182,13 @@ func (e *evaluator) decide(ctx context.Context, r *outcome, interrupt event.Inte
 	}
 	err := e.client.SendInput(ctx, r.runID, input)
 	if p, ok := errors.AsType[*client.Problem](err); ok && p.IsTooLate() {
-		return nil // The interrupt was resolved in another way, which the answer of the run will show.
+		return nil // it expired or was answered elsewhere, and the run continues without this answer
 	}
 	return err
 }
 
-// checkAgents asks the service for its agents, so that a wrong address, a missing token and an unknown
-// agent are reported before a question is asked.
+// checkAgents asks the service for its agents. So a wrong address, a missing token or an unknown agent is reported
+// before the first question. An agent that the service does not have is an *Error.
 func (e *evaluator) checkAgents(ctx context.Context, suite Suite) error {
 	var got struct {
 		Agents []struct {

@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// maxShown bounds what a failure shows of an answer or a value, in bytes.
+// maxShown bounds the bytes of an answer or a value that a failure shows.
 const maxShown = 200
 
 // Failure is an expectation that a run did not meet.
 type Failure struct {
-	Expect string `json:"expect"` // the member of expect, or "run" if the run failed
+	Expect string `json:"expect"` // member of expect in the suite; "run" if the run failed
 	Detail string `json:"detail"`
 }
 
-// failFunc reports that a run did not meet the expectation of the member with that name.
+// failFunc records that a run did not meet the expectation in the given member of expect.
 type failFunc func(member, format string, args ...any)
 
-// check returns what a run did not meet of the expectations, all but the judge's. It continues after the first
-// failure: a report with all of them needs no second run. The run has an answer, and compile was called.
+// check returns the expectations that the run did not meet, except the judge's. It checks all of them, so that one run
+// shows every failure. The run must have an answer, and compile must have been called.
 func (e *Expect) check(r *outcome) (failures []Failure) {
 	fail := func(member, format string, args ...any) {
 		failures = append(failures, Failure{member, fmt.Sprintf(format, args...)})
@@ -54,8 +54,8 @@ func (e *Expect) check(r *outcome) (failures []Failure) {
 	return failures
 }
 
-// checkValue checks the answer as JSON: the values at the pointers of e.JSON, and the whole against e.schema. Numbers
-// are compared by their exact values: 8 is 8.0, and a large id is not the one next to it, which is the same float64.
+// checkValue checks the answer as JSON: the values at the pointers in e.JSON, and the whole answer against e.schema. It
+// compares numbers exactly: 8 equals 8.0, but two large ids that a float64 would round to the same value differ.
 func (e *Expect) checkValue(r *outcome, fail failFunc) {
 	if e.JSON == nil && e.schema == nil {
 		return
@@ -95,14 +95,14 @@ func (e *Expect) checkValue(r *outcome, fail failFunc) {
 	}
 }
 
-// valueAt returns the value at a JSON pointer (RFC 6901), whose form the schema of suites has checked. ok is false
-// if there is none, also for the "-" behind the end of an array.
+// valueAt returns the value at a JSON pointer (RFC 6901), and false if the value does not exist. That includes "-", the
+// position after an array's last item. The schema of suites has already checked the form of the pointer.
 func valueAt(value any, pointer string) (any, bool) {
 	if pointer == "" {
 		return value, true
 	}
 	for token := range strings.SplitSeq(pointer[1:], "/") {
-		token = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~") // in this order: "~01" is "~1"
+		token = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~") // ~1 first, because "~01" means "~1"
 		switch v := value.(type) {
 		case map[string]any:
 			below, ok := v[token]
@@ -124,8 +124,8 @@ func valueAt(value any, pointer string) (any, bool) {
 	return value, true
 }
 
-// checkCalls checks which tools were called; calls are their names. Calls that are not expected do not matter, unless
-// never_calls has them.
+// checkCalls checks which tools were called. calls lists their names. A call that the suite does not mention is no
+// failure, unless never_calls forbids it.
 func (e *Expect) checkCalls(calls []string, fail failFunc) {
 	if e.InOrder {
 		e.checkCallOrder(calls, fail)
@@ -139,9 +139,9 @@ func (e *Expect) checkCalls(calls []string, fail failFunc) {
 	}
 }
 
-// checkCallOrder checks that the globs of e.Calls match calls in this order. Other calls may be between them.
+// checkCallOrder checks that the globs in e.Calls match calls in this order. Other calls may come between them.
 func (e *Expect) checkCallOrder(calls []string, fail failFunc) {
-	matched := 0 // how many globs have a call so far
+	matched := 0 // number of globs that have matched so far
 	for _, name := range calls {
 		if matched < len(e.Calls) && matchesGlob(e.Calls[matched], name) {
 			matched++
@@ -152,8 +152,8 @@ func (e *Expect) checkCallOrder(calls []string, fail failFunc) {
 	}
 }
 
-// checkCallCounts checks that each glob of e.Calls matches at least as many calls as it is listed times. One call may
-// count for several globs.
+// checkCallCounts checks that each glob matches at least as many calls as e.Calls lists it. One call may count for
+// several globs.
 func (e *Expect) checkCallCounts(calls []string, fail failFunc) {
 	wanted := make(map[string]int)
 	for _, glob := range e.Calls {
@@ -166,7 +166,7 @@ func (e *Expect) checkCallCounts(calls []string, fail failFunc) {
 	}
 }
 
-// afterCalls names the calls after which another one is missing.
+// afterCalls names the calls after which the next expected one is missing, or returns "" if the first one is missing.
 func afterCalls(before []string) string {
 	if len(before) == 0 {
 		return ""
@@ -174,7 +174,7 @@ func afterCalls(before []string) string {
 	return " after " + strings.Join(before, ", ")
 }
 
-// list names the calls of a run.
+// list joins the names of calls for a failure. For no calls it returns "none".
 func list(calls []string) string {
 	if len(calls) == 0 {
 		return "none"
@@ -182,7 +182,7 @@ func list(calls []string) string {
 	return printable(strings.Join(calls, ", "), maxShown)
 }
 
-// countMatches counts the names that a glob matches.
+// countMatches counts the names that glob matches.
 func countMatches(glob string, names []string) (n int) {
 	for _, name := range names {
 		if matchesGlob(glob, name) {
@@ -192,8 +192,8 @@ func countMatches(glob string, names []string) (n int) {
 	return n
 }
 
-// matchesGlob reports whether a glob matches the name of a tool.
+// matchesGlob reports whether glob matches the tool name.
 func matchesGlob(glob, name string) bool {
-	ok, _ := path.Match(glob, name) // the glob was checked
+	ok, _ := path.Match(glob, name) // compile has checked the glob
 	return ok
 }

@@ -2,15 +2,14 @@ package eval
 
 import "math"
 
-// z is the quantile of the standard normal distribution for intervals of 95 %.
+// z is the quantile of the standard normal distribution for 95 % intervals.
 const z = 1.959963984540054
 
-// Interval is a confidence interval of 95 %.
+// Interval is a 95 % confidence interval: its lower and upper bound.
 type Interval [2]float64
 
-// wilson returns the score interval of Wilson (1927) for the share of the runs that passed. In contrast to the normal
-// approximation it stays within 0 and 1, and it is useful for a few runs, also if all of them pass. Without runs it is
-// [0, 1].
+// wilson returns Wilson's score interval (1927) for the share of runs that pass. Unlike the normal approximation it
+// stays within 0 and 1, and is useful even for few runs or if all runs pass. Without runs it is [0, 1].
 func wilson(passed, runs int) Interval {
 	if runs == 0 {
 		return Interval{0, 1}
@@ -21,7 +20,7 @@ func wilson(passed, runs int) Interval {
 	half := z / (1 + z*z/n) * math.Sqrt(share*(1-share)/n+z*z/(4*n*n))
 	low, high := center-half, center+half
 	if passed == 0 {
-		low = 0 // exactly, whatever the rounding
+		low = 0 // exactly, without rounding errors
 	}
 	if passed == runs {
 		high = 1
@@ -29,8 +28,9 @@ func wilson(passed, runs int) Interval {
 	return Interval{low, high}
 }
 
-// difference returns the interval for the difference of two independent shares, passed1 of runs1 minus passed2 of runs2,
-// by Newcombe's hybrid score method (1998, method 10). If one of the shares has no runs, the interval is [-1, 1].
+// difference returns the confidence interval for the difference of two independent shares, passed1/runs1 -
+// passed2/runs2. It uses Newcombe's hybrid score method (1998, method 10). If runs1 or runs2 is 0, the interval is [-1,
+// 1].
 func difference(passed1, runs1, passed2, runs2 int) Interval {
 	if runs1 == 0 || runs2 == 0 {
 		return Interval{-1, 1}

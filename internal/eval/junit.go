@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// The elements of a JUnit report that CI systems read. The format has no specification. Times are in
-// seconds with three decimals; timestamps are in UTC, without a zone.
+// These are the elements of a JUnit report that CI systems read. The format has no specification. Times are in seconds
+// with three decimals. Timestamps are in UTC, without a zone.
 type (
 	junitSuites struct {
 		XMLName  xml.Name     `xml:"testsuites"`
@@ -40,8 +40,9 @@ type (
 	}
 )
 
-// WriteJUnit writes the report as JUnit XML: one test for each case, whose time is the sum of its runs. A case fails
-// as a whole, because one run that is not as expected may be allowed. The runs are in its output, with their ids.
+// WriteJUnit writes the report as JUnit XML, with one test for each case. The time of a test is the sum of its runs.
+// Runs are not tests of their own, because a case may pass although some runs fail. The output of a test lists its runs
+// by id.
 func (r *Report) WriteJUnit(w io.Writer) error {
 	suite := junitSuite{
 		Name: printable(r.Suite, maxShown), Tests: len(r.Cases), Failures: len(r.Cases) - r.PassedCases,
@@ -79,7 +80,7 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	return err
 }
 
-// newJUnitCase returns the test for a case. Its output is one line about how many runs passed.
+// newJUnitCase returns the test for one case. Its output is one line that says how many runs passed.
 func newJUnitCase(suite string, report CaseReport) junitCase {
 	summary := fmt.Sprintf("%d of %d runs passed, rate %.2f [%.2f, %.2f], at least %.2f",
 		report.PassedRuns, len(report.Results), report.Rate, report.Interval[0], report.Interval[1], report.Pass)

@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// Report is the result of a suite, as -out writes it.
+// Report is the result of evaluating a suite. -out writes it as JSON.
 type Report struct {
 	Suite         string    `json:"suite"`
-	Configuration string    `json:"configuration"` // what was asked: an address, or the settings of the process
+	Configuration string    `json:"configuration"` // what answered: a URL, or the settings of this process
 	StartedAt     time.Time `json:"started_at"`
 	Seconds       float64   `json:"seconds"`
 	Passed        bool      `json:"passed"`
-	// Interrupted says that not all runs were made. Such a report has not passed.
+	// Interrupted says that some runs did not end because ctx ended. Passed is then false.
 	Interrupted bool         `json:"interrupted,omitempty"`
 	PassedCases int          `json:"passed_cases"`
 	Runs        int          `json:"runs"`
-	Cost        *float64     `json:"cost,omitempty"` // of runs and judges whose price is known
+	Cost        *float64     `json:"cost,omitempty"` // of runs and judges with a known price; nil without any
 	Cases       []CaseReport `json:"cases"`
 
-	// Against is the report of the other configuration, and Comparison compares the cases of both.
+	// Against is the report of the other configuration, and Comparison compares the cases of both. CompareWith sets them.
 	Against    *Report      `json:"against,omitempty"`
 	Comparison []Comparison `json:"comparison,omitempty"`
 }
 
-// CaseReport is the result of a case.
+// CaseReport is the result of one case.
 type CaseReport struct {
 	Name       string      `json:"name"`
 	Line       int         `json:"line"`
@@ -35,9 +35,9 @@ type CaseReport struct {
 	Passed     bool        `json:"passed"` // Rate is at least Pass
 	Wanted     int         `json:"runs"`
 	PassedRuns int         `json:"passed_runs"`
-	Rate       float64     `json:"rate"`     // share of the runs that were as expected
+	Rate       float64     `json:"rate"`     // share of runs that met all expectations
 	Interval   Interval    `json:"interval"` // of Rate
-	Pass       float64     `json:"pass"`     // the least Rate
+	Pass       float64     `json:"pass"`     // least Rate with which the case passes
 	Cost       *float64    `json:"cost,omitempty"`
 	Seconds    float64     `json:"seconds"` // mean of the runs
 	Results    []RunReport `json:"results"`
@@ -52,12 +52,12 @@ type RunReport struct {
 	Calls    []string        `json:"calls,omitempty"`
 	Cost     *float64        `json:"cost,omitempty"`
 	Seconds  float64         `json:"seconds"`
-	Declined []string        `json:"declined,omitempty"` // what the run asked a person for and did not get
+	Declined []string        `json:"declined,omitempty"` // requests to a person that were declined
 	Failures []Failure       `json:"failures,omitempty"`
 	Judge    *Verdict        `json:"judge,omitempty"`
 }
 
-// Comparison is how the results of a case differ between two configurations.
+// Comparison compares the results of one case under two configurations.
 type Comparison struct {
 	Name       string   `json:"name"`
 	Change     string   `json:"change"` // improved, regressed or same
@@ -65,17 +65,17 @@ type Comparison struct {
 	Against    float64  `json:"against"`
 	Difference float64  `json:"difference"` // Rate - Against
 	Interval   Interval `json:"interval"`   // of Difference
-	// Significant says that Interval does not contain 0, so that the change is probably not chance.
+	// Significant says that Interval does not contain 0, so the change is probably not chance.
 	Significant bool `json:"significant"`
 }
 
-// newCaseReport returns the report of a case without results.
+// newCaseReport returns the report of c, without results yet.
 func newCaseReport(c Case) CaseReport {
 	return CaseReport{Name: c.Name, Line: c.Line, Question: c.Question, Agent: c.Agent, Wanted: c.Runs, Pass: c.Pass}
 }
 
-// summarize sets the fields of the report that follow from its results. It must be called once, with at least one
-// result. A case that lacks results, because the evaluation was interrupted, does not pass.
+// summarize sets the fields that follow from c.Results. Call it once, with at least one result. A case that has fewer
+// results than it wants, because the evaluation was interrupted, does not pass.
 func (c *CaseReport) summarize() {
 	seconds, cost, priced := 0.0, 0.0, false
 	for _, r := range c.Results {
@@ -97,11 +97,11 @@ func (c *CaseReport) summarize() {
 	if priced {
 		c.Cost = &cost
 	}
-	// The tolerance makes up for the rounding of binary fractions: 4 of 5 runs reach a share of 0.8.
+	// The tolerance absorbs rounding errors, so that 4 of 5 runs reach a share of 0.8.
 	c.Passed = n == c.Wanted && float64(c.PassedRuns) >= c.Pass*float64(n)-1e-9
 }
 
-// summarize sets the fields of the report that follow from its cases.
+// summarize sets the fields that follow from r.Cases and elapsed. Call it once, after r.Interrupted is set.
 func (r *Report) summarize(elapsed time.Duration) {
 	r.Seconds = elapsed.Round(time.Millisecond).Seconds()
 	cost := 0.0
@@ -118,15 +118,15 @@ func (r *Report) summarize(elapsed time.Duration) {
 	r.Passed = !r.Interrupted && r.PassedCases == len(r.Cases)
 }
 
-// rounded returns the interval with four decimals.
+// rounded returns the interval with both bounds rounded to four decimals.
 func (i Interval) rounded() Interval { return Interval{roundShare(i[0]), roundShare(i[1])} }
 
 // roundShare rounds a share of runs to four decimals.
 func roundShare(share float64) float64 { return math.Round(share*1e4) / 1e4 }
 
-// CompareWith sets r.Against to the report of another configuration, and r.Comparison to the differences between the
-// two reports. It compares the rates of cases with the same name. A case that only one of the reports has, because the
-// other was interrupted, is left out.
+// CompareWith sets r.Against to other, the report of another configuration, and r.Comparison to the differences between
+// the two reports. It matches cases by name. It skips a case that only one report has because the other was
+// interrupted.
 func (r *Report) CompareWith(other Report) {
 	r.Against, r.Comparison = &other, nil
 	byName := make(map[string]CaseReport)

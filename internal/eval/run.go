@@ -9,13 +9,13 @@ import (
 	"answerd/internal/client"
 )
 
-// Options say where Run asks, and how.
+// Options says which answerd Run asks, and how.
 type Options struct {
 	URL      string                 // base URL of the answerd
 	Token    func() (string, error) // the bearer token, read for each request; nil for none
 	Parallel int                    // questions at a time, at least 1
-	// Progress is called when a run has ended, and Done when the last run of a case has. Calls do not
-	// overlap. Both may be nil.
+	// Progress is called after each run, and Done after the last run of a case. The calls do not overlap. Both may be
+	// nil.
 	Progress func(done, total int)
 	Done     func(CaseReport)
 }
@@ -25,15 +25,16 @@ type evaluator struct{ client *client.Client }
 
 // finishedRun is the result of one run of a case.
 type finishedRun struct {
-	caseIndex int // in Suite.Cases
+	caseIndex int // index in Suite.Cases
 	report    RunReport
-	err       error // not nil if ctx ended before the run did; report is not set then
+	err       error // set if ctx ended before the run did; report is then empty
 }
 
-// Run asks each question of a suite as often as its case says, and returns the report. If ctx ends, the report has the
-// runs that had ended by then, and Interrupted is set. A run that fails is part of the report. Run returns an error
-// only if it could not ask the service for its agents, or if the suite names an agent that the service does not have
-// (*Error).
+// Run asks each question of suite as often as its case says, and returns the report. A run that fails is part of the
+// report. If ctx ends, the report has the runs that had ended by then, and Interrupted is set.
+//
+// Run returns an error only if the service does not list its agents, or if the suite names an agent that the service
+// does not have (*Error).
 func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 	e := &evaluator{client.New(opts.URL, opts.Token, max(opts.Parallel, 1))}
 	defer e.client.Close()
@@ -75,7 +76,7 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 
 	report.Interrupted = done < total
 	for i := range cases {
-		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted { // interrupted between two runs
+		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted { // ctx ended between two runs of the case
 			endCase(&cases[i])
 		}
 	}
@@ -85,9 +86,9 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 	return report, nil
 }
 
-// startRuns starts goroutines that run the cases, o.Parallel runs at a time, and returns the channel of their results.
-// The caller must read the channel until it is closed; otherwise the goroutines never end. If ctx ends, no further
-// run begins, and those that have begun end with the error of ctx.
+// startRuns runs the cases in goroutines, o.Parallel runs at a time, and returns the channel of results. The caller
+// must read the channel until it is closed, or the goroutines never end. If ctx ends, no further run begins, and the
+// runs in progress end with the error of ctx.
 func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-chan finishedRun {
 	caseIndexes, results := make(chan int), make(chan finishedRun)
 	var workers sync.WaitGroup
@@ -100,7 +101,7 @@ func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-cha
 		})
 	}
 	go func() {
-		// These run from the last to the first: all workers have ended before results is closed.
+		// Deferred calls run in reverse order: the workers end before results is closed.
 		defer close(results)
 		defer workers.Wait()
 		defer close(caseIndexes)
@@ -109,7 +110,7 @@ func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-cha
 	return results
 }
 
-// sendCaseIndexes sends the index of each case as often as the case says, or until ctx ends.
+// sendCaseIndexes sends the index of each case Case.Runs times. It returns early if ctx ends.
 func sendCaseIndexes(ctx context.Context, cases []Case, indexes chan<- int) {
 	for i, testCase := range cases {
 		for range testCase.Runs {
@@ -122,8 +123,8 @@ func sendCaseIndexes(ctx context.Context, cases []Case, indexes chan<- int) {
 	}
 }
 
-// run asks the question of a case once, and returns what the answer did not meet of the expectations. A run that failed
-// is reported in the same way; the error is only that of ctx. The judge, which costs a model call, is asked only if the
+// run asks the question of a case once, and reports the expectations that the answer did not meet. It reports a failed
+// run in the same way, and returns an error only if ctx ends. It asks the judge, which costs a model call, only if the
 // answer met all other expectations. The judge's time does not count towards max_seconds.
 func (e *evaluator) run(ctx context.Context, suite Suite, testCase Case) (RunReport, error) {
 	limit := maxRun

@@ -5,9 +5,9 @@
 //	report, err := eval.Run(ctx, suite, eval.Options{URL: "http://127.0.0.1:8080", Parallel: 4})
 //	fmt.Println(report.Passed)
 //
-// A model's answers vary, so a case may be asked several times and pass with a share of its runs. Run asks
-// at most Parallel questions at a time, and returns when the last of them has ended. If ctx ends, it cancels
-// the runs and returns the report of those that were done.
+// A model's answers vary, so a suite may ask a question several times and let the case pass if a share of its runs
+// does. Run asks at most Parallel questions at a time, and returns when the last run has ended. If ctx ends, it cancels
+// the runs in progress and returns the report of those that had ended.
 package eval
 
 import (
@@ -26,59 +26,59 @@ import (
 	"answerd/internal/mcp/schema"
 )
 
-// Bounds of the files that are read.
+// Limits for the files that Parse reads.
 const (
 	maxSuite  = 4 << 20   // bytes of a suite
 	maxExport = 256 << 20 // bytes of an export
 )
 
-// Suite is a file of cases.
+// Suite is the content of a suite file.
 type Suite struct {
 	Name  string
 	Judge *Judge // nil if no case has a rubric
 	Cases []Case
 }
 
-// Judge is the model that judges answers by the rubrics of the cases.
+// Judge is the model that judges answers by the rubrics of cases.
 type Judge struct {
 	Model string `json:"model"`
 	Agent string `json:"agent"`
 }
 
-// Case is one question and what is expected of its answers.
+// Case is a question with the expectations for its answers.
 type Case struct {
 	Name     string
-	Line     int // of the suite's file, from 1
+	Line     int // line in the suite's file, from 1
 	Question string
 	Agent    string  // "" is the default agent
 	Runs     int     // how often the question is asked
-	Pass     float64 // share of the runs that must be as expected
-	Approve  bool    // calls that need an approval are approved; otherwise they are declined
+	Pass     float64 // least share of runs that must meet all expectations
+	Approve  bool    // approve calls that need an approval; false declines them
 	Expect   Expect
 }
 
-// Expect says what must be true of a run. Its zero value expects nothing.
+// Expect holds the expectations for a run. The zero value expects nothing.
 type Expect struct {
 	Contains   texts                      `json:"contains"`
 	Matches    texts                      `json:"matches"` // regular expressions
-	JSON       map[string]json.RawMessage `json:"json"`    // values by their JSON pointers
+	JSON       map[string]json.RawMessage `json:"json"`    // expected values by JSON pointer
 	Schema     json.RawMessage            `json:"schema"`
-	Calls      []string                   `json:"calls"`       // globs for the names of tools
-	InOrder    bool                       `json:"in_order"`    // of Calls
+	Calls      []string                   `json:"calls"`       // globs that match tool names
+	InOrder    bool                       `json:"in_order"`    // Calls must occur in their order
 	NeverCalls []string                   `json:"never_calls"` // globs
 	MaxCost    *float64                   `json:"max_cost"`
 	MaxSeconds float64                    `json:"max_seconds"`
 	Rubric     string                     `json:"judge"`
 
-	patterns []*regexp.Regexp          // of Matches
-	values   map[string]*schema.Schema // of JSON: each is valid for that value alone
-	schema   *schema.Schema            // of Schema
+	patterns []*regexp.Regexp          // compiled Matches
+	values   map[string]*schema.Schema // by the pointers of JSON; each accepts only the expected value
+	schema   *schema.Schema            // compiled Schema
 }
 
-// texts is one text or a list of texts.
+// texts decodes from one text or from a list of texts.
 type texts []string
 
-// UnmarshalJSON decodes both forms.
+// UnmarshalJSON implements json.Unmarshaler for both forms.
 func (t *texts) UnmarshalJSON(b []byte) error {
 	var one string
 	if json.Unmarshal(b, &one) == nil {
@@ -88,17 +88,17 @@ func (t *texts) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(t))
 }
 
-// FileOptions say where a suite comes from.
+// FileOptions says where a suite and the exports that it names come from.
 type FileOptions struct {
-	Name string // of the suite, if it names itself not
-	Dir  string // that the names of exports are relative to
-	// ReadFile reads an export. Without it, a suite cannot name one.
+	Name string // name of a suite that does not have its own
+	Dir  string // directory for relative paths of exports
+	// ReadFile reads an export. If it is nil, an export in a suite is an error.
 	ReadFile func(name string) ([]byte, error)
 }
 
-// Error says what is wrong with a suite.
+// Error describes a mistake in a suite.
 type Error struct {
-	Case   string // the case's name, or its number if it has none; "" if the mistake belongs to none
+	Case   string // the case's name, or its number if it has none; "" if the mistake is outside of cases
 	Line   int    // from 1; 0 if unknown
 	Detail string
 }
@@ -118,7 +118,7 @@ func (e *Error) Error() string {
 	return strings.Join(where, ", ") + ": " + e.Detail
 }
 
-// suiteFile is a suite as its file has it. Members that are left out are nil.
+// suiteFile is a suite as its file encodes it. A pointer is nil if the file does not have the member.
 type suiteFile struct {
 	Name    string   `json:"name"`
 	Runs    *int     `json:"runs"`
@@ -137,8 +137,8 @@ type suiteFile struct {
 	} `json:"cases"`
 }
 
-// Parse reads a suite. What is wrong with the suite, or with an export that it names, is an *Error. The first mistake
-// counts.
+// Parse parses a suite and reads the exports that it names. A mistake in the suite or in an export is an *Error. Parse
+// reports only one mistake.
 func Parse(data []byte, opts FileOptions) (Suite, error) {
 	doc, err := readYAML(data)
 	if err != nil {
@@ -156,7 +156,7 @@ func Parse(data []byte, opts FileOptions) (Suite, error) {
 		}
 		pointer, detail := problem.Pointer, problem.Detail
 		if doc.lines[pointer+"/question"] > 0 && doc.lines[pointer+"/file"] > 0 {
-			detail = "question and file are both given" // in place of the text for oneOf
+			detail = "question and file are both given" // clearer than the message for oneOf
 		}
 		return Suite{}, doc.errorAt(pointer, detail)
 	}
@@ -167,8 +167,8 @@ func Parse(data []byte, opts FileOptions) (Suite, error) {
 	return newSuite(file, doc, opts)
 }
 
-// newSuite checks what the schema cannot express, and fills in the defaults: a case's own value comes first, then
-// the suite's, then 1 run, a share of 1 and no approvals.
+// newSuite checks what the schema cannot express, and fills in the defaults. A case's own value has precedence over the
+// suite's. Without either, a case has 1 run, must pass in all runs, and approves nothing.
 func newSuite(file suiteFile, doc *document, opts FileOptions) (Suite, error) {
 	suite := Suite{Name: cmp.Or(file.Name, opts.Name), Judge: file.Judge}
 	seen := make(map[string]bool)
@@ -207,8 +207,8 @@ func newSuite(file suiteFile, doc *document, opts FileOptions) (Suite, error) {
 	return suite, nil
 }
 
-// compile prepares the checks of an answer: it sets patterns, values and schema, and checks the globs. An error comes
-// with the JSON pointer of the member, below expect and without the first slash.
+// compile prepares e for check: it sets patterns, values and schema, and validates the globs. With an error it returns
+// the JSON pointer of the wrong member, relative to expect and without the first slash.
 func (e *Expect) compile() (member string, err error) {
 	for i, text := range e.Matches {
 		pattern, err := regexp.Compile(text)
@@ -227,7 +227,7 @@ func (e *Expect) compile() (member string, err error) {
 		if e.schema, err = schema.Compile(e.Schema); err != nil {
 			return "schema", fmt.Errorf("the schema cannot be used: %w", err)
 		}
-		if wrong := schema.CheckTypes(e.Schema); wrong != nil { // it would restrict nothing, and every answer would pass
+		if wrong := schema.CheckTypes(e.Schema); wrong != nil { // such a schema restricts nothing, so every answer would pass
 			return "schema" + wrong.Pointer, fmt.Errorf("the schema cannot be used: it %s", wrong.Detail)
 		}
 	}
@@ -241,8 +241,8 @@ func (e *Expect) compile() (member string, err error) {
 	return "", nil
 }
 
-// readExport takes the question and the agent from an export of a run. It does not use package export: a suite
-// needs two members only, and may name exports of other versions. An agent of the case comes first.
+// readExport takes the question, and the agent unless c.Agent is set, from the export of a run. It does not use package
+// export, because it needs only two members and accepts exports of any version.
 func (c *Case) readExport(name string, o FileOptions) error {
 	if o.ReadFile == nil {
 		return errors.New("the file cannot be read here")

@@ -9,16 +9,16 @@ import (
 
 const (
 	maxNameWidth = 48 // runes of a case's name in the table
-	maxReasons   = 3  // of a case, in the table
+	maxReasons   = 3  // reasons that the table shows for one case
 )
 
-// Table prints the results of cases, each as soon as it is there.
+// Table prints the results of cases one by one, as soon as each case has ended.
 type Table struct {
 	w     io.Writer
-	width int // of the names
+	width int // width of the column with the names, in runes
 }
 
-// NewTable prints the head of a table for the cases of a suite.
+// NewTable returns a table for the cases of s and prints the table's head to w.
 func NewTable(w io.Writer, s Suite) *Table {
 	t := &Table{w: w, width: len("CASE")}
 	for _, c := range s.Cases {
@@ -28,7 +28,7 @@ func NewTable(w io.Writer, s Suite) *Table {
 	return t
 }
 
-// Add prints the result of a case, and below it why it did not pass and what was declined.
+// Add prints the result of a case. Below it, it prints why the case did not pass and what was declined.
 func (t *Table) Add(report CaseReport) {
 	result := "pass"
 	if !report.Passed {
@@ -51,7 +51,8 @@ func (t *Table) Add(report CaseReport) {
 	}
 }
 
-// printReasons prints why runs failed: the first maxReasons different reasons, in the order of reasons.
+// printReasons prints up to maxReasons different reasons why runs of the case failed, in the order of
+// CaseReport.reasons.
 func (t *Table) printReasons(c CaseReport) {
 	for i, r := range c.reasons() {
 		if i == maxReasons {
@@ -62,8 +63,8 @@ func (t *Table) printReasons(c CaseReport) {
 	}
 }
 
-// reasons returns why runs of the case failed, each reason once with its number of runs, in the order in which
-// they occurred first.
+// reasons returns why runs of the case failed. Each reason appears once, with the number of runs, in the order of the
+// first occurrence.
 func (c *CaseReport) reasons() (lines []string) {
 	counts := make(map[string]int)
 	var order []string
@@ -85,7 +86,7 @@ func (c *CaseReport) reasons() (lines []string) {
 	return lines
 }
 
-// declinedQuestions returns what the case's runs asked a person for and did not get, each once.
+// declinedQuestions returns the requests to a person that were declined in the case's runs, without duplicates.
 func (c *CaseReport) declinedQuestions() (names []string) {
 	seen := make(map[string]bool)
 	for _, r := range c.Results {
@@ -99,7 +100,7 @@ func (c *CaseReport) declinedQuestions() (names []string) {
 	return names
 }
 
-// PrintSummary prints what the cases add up to, and the comparison if there is one.
+// PrintSummary prints the totals of the report, and the comparison if the report has one.
 func (r *Report) PrintSummary(w io.Writer) {
 	state := ""
 	if r.Interrupted {
@@ -115,7 +116,7 @@ func (r *Report) PrintSummary(w io.Writer) {
 	fmt.Fprintf(w, "  the same: %d of %d cases\n", len(r.Comparison)-regressed-improved, len(r.Comparison))
 }
 
-// printChanges prints the cases whose Comparison.Change is change, one line each, and returns how many there are.
+// printChanges prints a line for each case whose Comparison.Change is change, and returns how many lines it printed.
 func (r *Report) printChanges(w io.Writer, change string) (count int) {
 	for _, c := range r.Comparison {
 		if c.Change != change {
@@ -132,7 +133,7 @@ func (r *Report) printChanges(w io.Writer, change string) (count int) {
 	return count
 }
 
-// formatCost returns a cost, or a dash if no price is known.
+// formatCost formats a cost. nil means that the cost is unknown, and gives a dash.
 func formatCost(cost *float64) string {
 	if cost == nil {
 		return "–"

@@ -14,21 +14,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxDepth bounds the levels of a suite's values.
+// maxDepth bounds the nesting of values in a suite.
 const maxDepth = 64
 
-// document is a YAML document as JSON, with the line of each value by its JSON pointer.
+// document is a YAML document converted to JSON. lines has the line of each value by JSON pointer.
 type document struct {
 	value json.RawMessage
 	lines map[string]int
 }
 
-// lineInError matches an error of the YAML library.
+// lineInError matches an error of the YAML library that has a line.
 var lineInError = regexp.MustCompile(`^yaml: line (\d+): (.*)`)
 
-// readYAML reads the only document of a file. Of what YAML has beyond JSON, it refuses aliases, other tags and keys
-// that are not texts. It also refuses a key that is given twice. The value is JSON so that the schema of suites can
-// check it. The lines are kept beside it, for errors that an editor can jump to. Every error is an *Error.
+// readYAML parses a file with exactly one YAML document. It converts the value to JSON, so that the schema of suites
+// can check it, and keeps the lines for errors that an editor can jump to. It refuses what JSON does not have: aliases,
+// other tags, and keys that are not texts. It also refuses duplicate keys. Every error is an *Error.
 func readYAML(data []byte) (*document, error) {
 	switch {
 	case len(data) > maxSuite:
@@ -42,7 +42,7 @@ func readYAML(data []byte) (*document, error) {
 		return nil, syntaxError(err)
 	}
 	switch err := dec.Decode(&second); err {
-	case io.EOF: // there is no second document
+	case io.EOF: // the file has only one document
 	case nil:
 		return nil, &Error{Line: second.Line, Detail: "a second document, but a suite has one"}
 	default:
@@ -62,7 +62,7 @@ func readYAML(data []byte) (*document, error) {
 	return doc, nil
 }
 
-// syntaxError returns the error for one of the YAML library.
+// syntaxError converts an error of the YAML library to an *Error, with the line if the error has one.
 func syntaxError(err error) *Error {
 	if m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " ")); m != nil {
 		line, _ := strconv.Atoi(m[1])
@@ -71,7 +71,8 @@ func syntaxError(err error) *Error {
 	return &Error{Detail: "is not a YAML document: " + strings.TrimPrefix(err.Error(), "yaml: ")}
 }
 
-// convert returns the value of a node, and notes its line and those below it.
+// convert returns the value of node, and records its line and the lines below it. pointer is the node's JSON pointer
+// and depth its nesting.
 func (d *document) convert(node *yaml.Node, pointer string, depth int) (any, error) {
 	d.lines[pointer] = node.Line
 	switch {
@@ -95,10 +96,10 @@ func (d *document) convert(node *yaml.Node, pointer string, depth int) (any, err
 	return d.convertScalar(node, pointer)
 }
 
-// pointerEscapes escapes a name for a JSON pointer (RFC 6901).
+// pointerEscapes escapes a member's name for use in a JSON pointer (RFC 6901).
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
 
-// convertMapping is convert for an object.
+// convertMapping converts a YAML mapping to an object, as convert does for any node.
 func (d *document) convertMapping(node *yaml.Node, pointer string, depth int) (any, error) {
 	object := make(map[string]any, len(node.Content)/2)
 	for i := 0; i+1 < len(node.Content); i += 2 {
@@ -116,15 +117,15 @@ func (d *document) convertMapping(node *yaml.Node, pointer string, depth int) (a
 		if err != nil {
 			return nil, err
 		}
-		d.lines[at] = key.Line // a block scalar or a mapping begins on a later line
+		d.lines[at] = key.Line // the key's line, because a block scalar or a mapping begins on a later one
 		object[key.Value] = value
 	}
 	return object, nil
 }
 
-// convertScalar returns a text, number, boolean or null. Dates stay texts. A number keeps its digits if JSON has that
-// notation. Numbers in other notations of YAML, such as 0x1F, become an int64 if they are such integers, or else a
-// float64.
+// convertScalar returns a text, number, boolean or null. A date stays a text. A number keeps its digits if they are
+// valid JSON. In other notations of YAML, such as 0x1F, an integer becomes an int64 if it fits, and every other number
+// a float64.
 func (d *document) convertScalar(node *yaml.Node, pointer string) (any, error) {
 	switch node.Tag {
 	case "!!str", "!!timestamp":
@@ -138,7 +139,7 @@ func (d *document) convertScalar(node *yaml.Node, pointer string) (any, error) {
 		}
 		return b, nil
 	case "!!int", "!!float":
-		if json.Valid([]byte(node.Value)) { // as it is written: a float would round a large integer
+		if json.Valid([]byte(node.Value)) { // keep the digits, because a float64 would round large integers
 			return json.Number(node.Value), nil
 		}
 		var i int64
@@ -155,11 +156,11 @@ func (d *document) convertScalar(node *yaml.Node, pointer string) (any, error) {
 	return f, nil
 }
 
-// casePointer matches the location of a case or of a value below it.
+// casePointer matches the JSON pointer of a case or of a value inside a case.
 var casePointer = regexp.MustCompile(`^/cases/(\d+)(/.*)?$`)
 
-// errorAt returns an error about the value at a JSON pointer. It names the case by its name or number, and the value by
-// its path below the case. If the value is missing, the line is that of the nearest value above it.
+// errorAt returns an error for the value at pointer. It identifies the case by name or number, and the value by its
+// path inside the case. If the value is missing, the error has the line of the nearest value above it.
 func (d *document) errorAt(pointer, detail string) *Error {
 	located := &Error{Detail: detail, Line: d.lineOf(pointer)}
 	below := pointer
@@ -176,7 +177,7 @@ func (d *document) errorAt(pointer, detail string) *Error {
 	return located
 }
 
-// lineOf returns the line of the value at a JSON pointer, or of the nearest value above it that has one.
+// lineOf returns the line of the value at pointer, or of the nearest value above it that has a line.
 func (d *document) lineOf(pointer string) int {
 	for d.lines[pointer] == 0 && pointer != "" {
 		pointer = pointer[:strings.LastIndexByte(pointer, '/')]
@@ -184,7 +185,7 @@ func (d *document) lineOf(pointer string) int {
 	return d.lines[pointer]
 }
 
-// caseName returns the name of the case at index i. It returns "" if the case has none, or while the file is converted.
+// caseName returns the name of the case at index i. It returns "" if the case has no name, or before d.value is set.
 func (d *document) caseName(i int) string {
 	var file struct {
 		Cases []struct {
@@ -198,8 +199,8 @@ func (d *document) caseName(i int) string {
 	return name
 }
 
-// printable returns the first n bytes of a text from outside on one line, with a mark if some are missing. Characters
-// that cannot be printed are replaced, because they could control a terminal.
+// printable returns at most n bytes of s on one line, followed by an ellipsis if it cut some off. It replaces
+// characters that cannot be printed, because text from outside could otherwise control a terminal.
 func printable(s string, n int) string {
 	isCut := len(s) > n
 	s = strings.ToValidUTF8(s[:min(n, len(s))], "")

@@ -1,16 +1,16 @@
-// Package export defines the document that GET /runs/{run_id}/export returns: one run with everything
-// that is needed to read it, and to run it again without a model and without tools.
+// Package export defines the document that GET /runs/{run_id}/export returns. It has everything that is needed to read
+// a run, and to run it again without a model and without tools.
 //
 //	doc, err := export.Decode(data)
 //	fmt.Println(doc.Request.Question, doc.Run.Agent)
 //	events, err := doc.DecodeEvents()
 //
-// api/openapi/export.schema.json is its JSON Schema. A document contains no token and no key. No function of the
-// package blocks.
+// api/openapi/export.schema.json is the JSON Schema of the document. A document contains no token and no key. No
+// function of the package blocks.
 //
 // Package agent/record builds documents from the log, package rerun runs them again, and package receipt signs
-// statements about them. Hashes are of encoded JSON, so a change of how a member is encoded also changes hashes that
-// are stored elsewhere: in logs, in receipts and in older documents.
+// statements about them. Hashes are computed from encoded JSON. Do not change how a member is encoded: the new hashes
+// would not match those in logs, receipts and older documents.
 package export
 
 import (
@@ -25,37 +25,37 @@ import (
 	"answerd/internal/llm"
 )
 
-// Version is the version of the document's schema. It changes when an older answerd cannot read a
-// newer document; members may be added without a change.
+// Version is the version of the document's schema. Increase it if an older answerd could not read a new document. A new
+// member needs no new version.
 const Version = 1
 
-// MaxSize bounds a document that Decode accepts, in bytes.
+// MaxSize bounds the documents that Decode accepts, in bytes.
 const MaxSize = 256 << 20
 
-// Document is a run with its child runs.
+// Document is one run together with its child runs.
 type Document struct {
 	Version  int      `json:"version"`
-	Service  string   `json:"answerd_version,omitempty"` // the version of the service that wrote the document
+	Service  string   `json:"answerd_version,omitempty"` // version of the answerd that wrote the document
 	Run      Run      `json:"run"`
 	Request  Request  `json:"request"`
 	Settings Settings `json:"settings"`
-	// SystemPrompt is the text that the run began with.
+	// SystemPrompt is the system prompt with which the run began.
 	SystemPrompt *Prompt `json:"system_prompt,omitempty"`
-	// Messages are the messages that the run began with, after the system prompt: the history that the model got, and
+	// Messages are the messages with which the run began, after the system prompt: the history as the model got it, and
 	// the question. History is the number of messages before the question.
 	Messages []Message `json:"messages"`
 	History  int       `json:"history,omitempty"`
 	Tools    []Tool    `json:"tools"`
 	// Events are the events of the run as the API sends them, in order.
 	Events []json.RawMessage `json:"events"`
-	// Results has the whole results of calls whose events have only a part of them, by call id.
+	// Results has the complete results of calls whose events have only a part of the result, by call id.
 	Results map[string]json.RawMessage `json:"results,omitempty"`
-	// Inputs are the answers to interrupts, and requests to cancel the run, in the order in which they were stored.
+	// Inputs are the answers to interrupts and the requests to cancel the run, in the order in which they were stored.
 	Inputs   []Input    `json:"inputs,omitempty"`
-	Children []Document `json:"children,omitempty"` // the runs that its calls started
+	Children []Document `json:"children,omitempty"` // the runs that this run's calls started
 	// ModelRequests are the requests to the model in order, if RECORD_MODEL_REQUESTS was set.
 	ModelRequests []ModelRequest `json:"model_requests,omitempty"`
-	// Missing describes the parts that the log no longer keeps. A run without missing parts can be run again.
+	// Missing describes the parts that the log no longer has. The run can be run again only if no part is missing.
 	Missing []string `json:"missing,omitempty"`
 }
 
@@ -66,12 +66,12 @@ type Run struct {
 	TraceID  string `json:"trace_id,omitempty"`
 	ParentID string `json:"parent_run_id,omitempty"`
 	Agent    string `json:"agent,omitempty"`
-	Subject  string `json:"subject,omitempty"` // of the caller who started it
+	Subject  string `json:"subject,omitempty"` // subject of the caller who started the run
 	Created  int64  `json:"created_at"`        // milliseconds since the Unix epoch
 	Status   string `json:"status"`
 }
 
-// Request is the request for the run, with the defaults and limits that the agent has applied to it.
+// Request is the request that started the run, after the agent has applied its defaults and limits.
 type Request struct {
 	Question     string            `json:"question"`
 	Instructions string            `json:"instructions,omitempty"`
@@ -90,11 +90,11 @@ type Request struct {
 	Context      map[string]string `json:"context,omitempty"`
 	Metadata     map[string]string `json:"metadata,omitempty"`
 	Prompt       *ServerPrompt     `json:"prompt,omitempty"`
-	// Who can be asked during the run.
+	// These members say who can be asked during the run.
 	Interactive       bool `json:"interactive,omitempty"`
 	FormsDeclined     bool `json:"forms_declined,omitempty"`
 	ApprovalsDeclined bool `json:"approvals_declined,omitempty"`
-	Level             int  `json:"level,omitempty"` // how many runs are above it; 0 unless it is a child run
+	Level             int  `json:"level,omitempty"` // number of ancestor runs; 0 unless this is a child run
 	Hops              int  `json:"hops,omitempty"`
 }
 
@@ -109,14 +109,14 @@ type Budget struct {
 	Cost         float64 `json:"cost,omitempty"`
 }
 
-// ServerPrompt names a prompt of an MCP server.
+// ServerPrompt identifies a prompt of an MCP server and its arguments.
 type ServerPrompt struct {
 	Server    string            `json:"server"`
 	Name      string            `json:"name"`
 	Arguments map[string]string `json:"arguments,omitempty"`
 }
 
-// ClientTool is a tool that the caller executes.
+// ClientTool is a tool that the client executes, not answerd.
 type ClientTool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description,omitempty"`
@@ -124,13 +124,13 @@ type ClientTool struct {
 	Strict      bool            `json:"strict,omitempty"`
 }
 
-// Settings are the settings of the service that the run depended on.
+// Settings are the service's settings that affected the run.
 type Settings struct {
 	Agent  json.RawMessage `json:"agent,omitempty"` // the definition of the agent (AGENTS_FILE)
-	Prompt Template        `json:"prompt,omitzero"` // the system prompt before it is rendered
+	Prompt Template        `json:"prompt,omitzero"` // the unrendered system prompt
 	Budget Budget          `json:"budget,omitzero"` // the limits that a request cannot raise
 	Model  Model           `json:"model,omitzero"`  // the profile of the model
-	Search Search          `json:"search,omitzero"` // the limits above which the model must search for tools
+	Search Search          `json:"search,omitzero"` // the thresholds for tool search
 	Output int64           `json:"max_output_tokens,omitempty"`
 }
 
@@ -139,7 +139,7 @@ type Template struct {
 	Template     string `json:"template"`
 	Username     string `json:"username"`
 	Timezone     string `json:"timezone"`
-	Instructions string `json:"server_instructions,omitempty"` // follow the rendered template
+	Instructions string `json:"server_instructions,omitempty"` // the MCP servers' instructions, which follow the rendered template
 }
 
 // Model is the profile of a model, without its endpoint.
@@ -153,13 +153,13 @@ type Model struct {
 	Price           *llm.Price `json:"price,omitempty"`
 }
 
-// Search has the limits of TOOL_SEARCH_MIN_TOOLS and TOOL_SEARCH_MIN_BYTES.
+// Search has the thresholds TOOL_SEARCH_MIN_TOOLS and TOOL_SEARCH_MIN_BYTES.
 type Search struct {
 	MinTools int `json:"min_tools,omitempty"`
 	MinBytes int `json:"min_bytes,omitempty"`
 }
 
-// Prompt is a rendered system prompt, and its SHA-256 in hex.
+// Prompt is a rendered system prompt with its SHA-256 in hex.
 type Prompt struct {
 	Text   string `json:"text"`
 	SHA256 string `json:"sha256"`
@@ -176,14 +176,14 @@ type Message struct {
 	Media  []Media `json:"media,omitempty"`
 }
 
-// Call is a call in a message of the model.
+// Call is a tool call in a message of the model.
 type Call struct {
 	ID        string `json:"call_id"`
 	Name      string `json:"tool"`
 	Arguments string `json:"arguments"`
 }
 
-// Media is an image, audio or a document.
+// Media is an image, audio or a document in a message.
 type Media struct {
 	Label  string `json:"label,omitempty"`
 	Name   string `json:"name,omitempty"`
@@ -206,11 +206,11 @@ type Tool struct {
 	NeedsApproval bool            `json:"needs_approval,omitempty"`
 	// Version is the tool_version of approvals; "" for a tool of answerd itself.
 	Version string `json:"version,omitempty"`
-	// SHA256 is the result of Hash.
+	// SHA256 is the result of Tool.Hash.
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// Hash returns the SHA-256 in hex of the definition, encoded as JSON without the member sha256.
+// Hash returns the SHA-256, in hex, of the definition as JSON without the member sha256.
 func (t Tool) Hash() string {
 	t.SHA256 = ""
 	data, _ := json.Marshal(t) // cannot fail, because the raw members are valid JSON
@@ -223,7 +223,7 @@ func Digest(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Input is the answer to an interrupt, or a request to cancel the run.
+// Input is an answer to an interrupt, or a request to cancel the run.
 type Input struct {
 	ID   string          `json:"interrupt_id"`
 	Data json.RawMessage `json:"data,omitempty"`
@@ -234,24 +234,24 @@ type ModelRequest struct {
 	Step         int             `json:"step"`
 	Model        string          `json:"model"`
 	Messages     []Message       `json:"messages"`
-	Tools        []string        `json:"tools,omitempty"` // the names of the tools that the model was offered
+	Tools        []string        `json:"tools,omitempty"` // names of the tools that were offered to the model
 	ToolChoice   llm.ToolChoice  `json:"tool_choice,omitempty"`
 	MaxTokens    int64           `json:"max_tokens,omitempty"`
 	Sampling     llm.Sampling    `json:"sampling,omitzero"`
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 }
 
-// ErrVersion means that the version of a document is not Version.
+// ErrVersion is the error for a document whose version is not Version.
 var ErrVersion = errors.New("its version is not one that this answerd reads")
 
-// Decode decodes a document. It returns an error if data is larger than MaxSize, is of another version (ErrVersion), or
-// has no events. It does not check that the run can be run again. It ignores unknown members, because a newer answerd
-// may write them without a change of the version. The errors are for the person who has the file.
+// Decode decodes a document. It returns an error if data is larger than MaxSize, has another version (ErrVersion) or
+// has no events. It does not check that the run can be run again. It ignores unknown members, which a newer answerd may
+// write under the same version. The errors are meant for the user who has the file.
 func Decode(data []byte) (*Document, error) {
 	if len(data) > MaxSize {
 		return nil, fmt.Errorf("an export is at most %d bytes", MaxSize)
 	}
-	// Raw members, such as schemas, are compared by their bytes. A formatter may have added white space to the file.
+	// Remove white space that a formatter may have added: raw members, such as schemas, are compared by their bytes.
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, data); err != nil {
 		return nil, fmt.Errorf("decode an export: %w", err)
@@ -271,7 +271,7 @@ func Decode(data []byte) (*Document, error) {
 	return &doc, nil
 }
 
-// Encode returns the document as JSON on one line, which ends with a newline.
+// Encode returns the document as one line of JSON that ends with a line feed.
 func (d *Document) Encode() ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -282,7 +282,7 @@ func (d *Document) Encode() ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// DecodeEvents decodes Events. The error has the number of the first event that cannot be decoded, from 1.
+// DecodeEvents decodes d.Events. The error gives the number of the first event that cannot be decoded, counted from 1.
 func (d *Document) DecodeEvents() ([]event.Event, error) {
 	out := make([]event.Event, len(d.Events))
 	for i, line := range d.Events {

@@ -9,32 +9,31 @@ import (
 	"strings"
 )
 
-// formField is a property of an elicitation's schema (MCP specification, Elicitation, PrimitiveSchemaDefinition). It
-// has the keywords that are needed to ask for a value; answerd checks the value against the whole schema.
+// formField is one property of an elicitation's schema (MCP specification, Elicitation, PrimitiveSchemaDefinition). It
+// has only the keywords that are needed to ask for a value. answerd checks the value against the whole schema.
 type formField struct {
 	choices
 	Type        any             `json:"type"` // a string in MCP; some servers send a list of types
 	Title       string          `json:"title"`
 	Description string          `json:"description"`
-	Items       choices         `json:"items"`   // what an item of an array may be
+	Items       choices         `json:"items"`   // allowed values for the items of an array
 	Default     json.RawMessage `json:"default"` // not decoded, because a float64 would round large integers
 }
 
-// choices are the values that a field, or an item of a list, may have. If all members are empty, every value is
-// allowed.
+// choices are the allowed values of a field or of a list's items. If all members are empty, every value is allowed.
 type choices struct {
 	Enum  []json.RawMessage `json:"enum"`
 	OneOf []titledValue     `json:"oneOf"`
 	AnyOf []titledValue     `json:"anyOf"` // used for items of a list
 }
 
-// titledValue is a value with its title for people (MCP 2025-11-25, TitledSingleSelectEnumSchema).
+// titledValue is a value with a title for people (MCP 2025-11-25, TitledSingleSelectEnumSchema).
 type titledValue struct {
 	Const json.RawMessage `json:"const"`
 	Title string          `json:"title"`
 }
 
-// values returns the values of all keywords together; nil if every value is allowed.
+// values returns the allowed values of all keywords, or nil if every value is allowed.
 func (c choices) values() []json.RawMessage {
 	out := slices.Clone(c.Enum)
 	for _, titled := range slices.Concat(c.OneOf, c.AnyOf) {
@@ -62,7 +61,7 @@ func (c choices) String() string {
 	return strings.Join(out, ", ")
 }
 
-// find returns the allowed value whose textOfValue is text, or nil if the choices have no such value.
+// find returns the allowed value that textOfValue shows as text, or nil if no allowed value matches.
 func (c choices) find(text string) json.RawMessage {
 	for _, value := range c.values() {
 		if textOfValue(value) == text {
@@ -72,7 +71,7 @@ func (c choices) find(text string) json.RawMessage {
 	return nil
 }
 
-// textOfValue returns a value as a person writes it: a string without its quotes, and anything else as JSON.
+// textOfValue returns value as people write it: a string without quotes, and anything else as JSON.
 func textOfValue(value json.RawMessage) string {
 	var text string
 	if json.Unmarshal(value, &text) == nil {
@@ -81,7 +80,7 @@ func textOfValue(value json.RawMessage) string {
 	return string(value)
 }
 
-// kind returns the type of the field, or "" if its schema names no type or a list of types.
+// kind returns the field's type. It returns "" if the schema has no type or a list of types.
 func (f formField) kind() string {
 	kind, _ := f.Type.(string)
 	return kind
@@ -90,8 +89,8 @@ func (f formField) kind() string {
 // hasDefault reports whether the field has a default other than null.
 func (f formField) hasDefault() bool { return f.Default != nil && string(f.Default) != "null" }
 
-// prompt returns the text that asks the person for a value of the field: its title or else its name, its description,
-// the values to choose from or else the type, and the default.
+// prompt returns the text that asks the user for the field's value: the title, or name without a title, then the
+// description, the allowed values or the type, and the default.
 func (f formField) prompt(name string, required bool) string {
 	title := name
 	if f.Title != "" {
@@ -117,8 +116,8 @@ func (f formField) prompt(name string, required bool) string {
 	return title
 }
 
-// askField asks the person for the value of a field, and asks again until the reply is one of its type. An empty reply
-// means the default. Without a default, askField returns nil for an optional field, and asks again for a required one.
+// askField asks the user for the value of a field until the reply fits the field. An empty reply selects the default.
+// If the field has none, askField returns nil for an optional field and asks again for a required one.
 func (s *Session) askField(ctx context.Context, name string, field formField, required bool) (any, error) {
 	for {
 		reply, err := s.readAnswer(ctx, PlainText("  "+field.prompt(name, required)+": "))
@@ -139,8 +138,8 @@ func (s *Session) askField(ctx context.Context, name string, field formField, re
 	}
 }
 
-// parse converts a reply to a value that can be encoded as JSON and has the field's type. If the field has choices, the
-// reply must be one of them. ok is false if the reply is not a value of the field.
+// parse converts reply to a value of the field's type that can be encoded as JSON. If the field has choices, reply must
+// be one of them. ok is false if reply is not a valid value.
 func (f formField) parse(reply string) (value any, ok bool) {
 	if len(f.values()) > 0 {
 		chosen := f.find(reply)
@@ -165,14 +164,14 @@ func (f formField) parse(reply string) (value any, ok bool) {
 	return reply, true
 }
 
-// parseNumber converts a reply to a number, or to an integer if isInteger is true. It returns a json.Number with the
-// digits of the reply, so that a large number is not rounded, or a float64 for a number that is not written as JSON
-// writes it, such as ".5".
+// parseNumber parses a number, or only an integer if isInteger is true. It returns a json.Number with the digits of
+// reply, so that a large number is not rounded. A number that is not valid JSON, such as ".5", becomes a float64. ok is
+// false if reply is not a finite number.
 func parseNumber(reply string, isInteger bool) (value any, ok bool) {
 	if isInteger && strings.ContainsAny(reply, ".eE") {
 		return nil, false
 	}
-	reply = strings.TrimPrefix(reply, "+") // JSON has no such sign
+	reply = strings.TrimPrefix(reply, "+") // JSON does not allow the sign
 	n, err := strconv.ParseFloat(reply, 64)
 	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) { // ParseFloat accepts "nan" and "inf"
 		return nil, false
@@ -183,8 +182,8 @@ func parseNumber(reply string, isInteger bool) (value any, ok bool) {
 	return n, true
 }
 
-// parseList converts a reply to the items of a list, which commas separate. In a reply without a comma white space
-// separates them, unless the whole reply is one of the values to choose from.
+// parseList splits reply into the items of a list. Commas separate the items. Without a comma white space separates
+// them, unless the whole reply is one of the allowed values.
 func (f formField) parseList(reply string) []any {
 	texts := strings.FieldsFunc(reply, func(r rune) bool { return r == ',' })
 	if len(texts) == 1 && f.Items.find(reply) == nil {

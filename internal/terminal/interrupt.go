@@ -15,9 +15,9 @@ import (
 	"answerd/internal/event"
 )
 
-// answerInterrupts asks the person about each interrupt of a suspended run and sends the answers. It sends each answer
-// before it asks the next question, so that an answer counts even if the person then stops. At the end of In it
-// declines the remaining interrupts, because the run would otherwise wait until they expire.
+// answerInterrupts asks the user about each interrupt of a suspended run and sends the answers. It sends each answer
+// before it asks the next question, so that the answer counts even if the user then stops. At the end of In it declines
+// the remaining interrupts, because the run would otherwise wait until they expire.
 func (s *Session) answerInterrupts(ctx context.Context, view *runView, interrupts []event.Interrupt) error {
 	s.status.set("")
 	for _, interrupt := range interrupts {
@@ -37,13 +37,13 @@ func (s *Session) answerInterrupts(ctx context.Context, view *runView, interrupt
 	return nil
 }
 
-// sendInput sends input as the answer to an interrupt, after it has set the member id. If answerd refuses the values,
-// for example because they do not match the schema of a form, a person can answer again: accepted is false and the
-// error nil. Without a person that is an error. An answer that is too late counts as accepted: the run continues
-// without the answer, after a warning.
-func (s *Session) sendInput(ctx context.Context, run, interrupt string, input map[string]any) (accepted bool, _ error) {
-	input["id"] = interrupt
-	err := s.client.SendInput(ctx, run, input)
+// sendInput sets the member id of input and sends input as the answer to an interrupt. accepted is false without an
+// error if answerd refuses the values, for example because they do not match a form's schema: the user can then answer
+// again. If the session is not interactive, that is an error. An answer that comes too late counts as accepted:
+// sendInput prints a warning, and the run continues without the answer.
+func (s *Session) sendInput(ctx context.Context, runID, interruptID string, input map[string]any) (accepted bool, _ error) {
+	input["id"] = interruptID
+	err := s.client.SendInput(ctx, runID, input)
 	if err == nil {
 		return true, nil
 	}
@@ -63,8 +63,8 @@ func (s *Session) sendInput(ctx context.Context, run, interrupt string, input ma
 	return false, err
 }
 
-// declineInput returns the input that declines an interrupt. The model gets the reason, except for an elicitation,
-// which has none.
+// declineInput returns the input that declines an interrupt. The model gets reason, except for an elicitation, whose
+// answer has no reason.
 func declineInput(interrupt event.Interrupt, reason string) map[string]any {
 	if interrupt.Kind == event.KindElicitation {
 		return map[string]any{"action": "decline"}
@@ -72,9 +72,9 @@ func declineInput(interrupt event.Interrupt, reason string) map[string]any {
 	return map[string]any{"approved": false, "reason": reason}
 }
 
-// decideInput returns the input that answers an interrupt, for POST /runs/{run_id}/input. With ApproveAll it approves
-// calls and higher limits without a question. Everything else it asks the person, or declines if the session is not
-// interactive. It never fills in a form by itself, because no person would have agreed to the values.
+// decideInput returns the input for POST /runs/{run_id}/input that answers an interrupt. With ApproveAll it approves
+// calls and higher limits without asking. Otherwise it asks the user, or declines if the session is not interactive. It
+// never fills in a form by itself, because no user would have agreed to the values.
 func (s *Session) decideInput(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
 	switch {
 	case interrupt.Kind == event.KindElicitation && !s.options.Interactive:
@@ -94,8 +94,8 @@ func (s *Session) decideInput(ctx context.Context, interrupt event.Interrupt) (m
 	return s.approve(ctx, interrupt)
 }
 
-// approve asks the person whether a call may be made, or a limit of the run raised, and returns the input with their
-// decision. The person can edit the arguments of a call, and can give a reason for a refusal.
+// approve asks the user to approve a call or a higher limit of the run, and returns the input with the decision. The
+// user can edit the arguments of a call and give a reason for a refusal.
 func (s *Session) approve(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
 	s.printLine("%s", interrupt.Message)
 	choices := "[y]es, [n]o: "
@@ -135,8 +135,8 @@ func (s *Session) approve(ctx context.Context, interrupt event.Interrupt) (map[s
 	}
 }
 
-// openPage shows the URL that a server wants the person to open, waits until the person says that they are done or
-// decline, and returns that as input.
+// openPage shows the URL that an MCP server asks the user to open, waits until the user is done or declines, and
+// returns the input that says which.
 func (s *Session) openPage(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
 	s.printLine("%s asks: %s", interrupt.Server, interrupt.Message)
 	s.printLine("  Open %s", interrupt.URL)
@@ -154,8 +154,8 @@ func (s *Session) openPage(ctx context.Context, interrupt event.Interrupt) (map[
 	}
 }
 
-// fillForm asks the person whether they want to answer a form, then for each field, and returns the input. It checks
-// only the types of values; answerd checks them against the whole schema (sendInput).
+// fillForm asks the user to accept or decline a form, then asks for each field, and returns the input. It checks only
+// the types of values. answerd checks them against the whole schema (sendInput).
 func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
 	var schema struct {
 		Properties map[string]formField `json:"properties"`
@@ -173,7 +173,7 @@ func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[
 	if reply != "y" && reply != "yes" && reply != "" {
 		return map[string]any{"action": "decline"}, nil
 	}
-	// The properties of a JSON object have no order: ask for the required fields first, and sort by name.
+	// The map has lost the order of the properties: ask for the required fields first, and sort by name.
 	var requiredNames, optionalNames []string
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		if slices.Contains(schema.Required, name) {

@@ -17,23 +17,23 @@ import (
 	"golang.org/x/text/width"
 )
 
-// markdown parses CommonMark with GitHub's tables and strikethrough, but without link reference definitions. The parser
-// would remove a definition from the text, but the link that needs it is usually in another block, which is already on
-// the terminal. So the link and the definition are shown as they are written.
+// markdown parses CommonMark with GitHub's tables and strikethrough, but without link reference definitions. The link
+// that uses a definition is usually in another block, which is already on the terminal. So both are shown as written;
+// the parser would remove the definition from the text.
 var markdown = goldmark.New(
 	goldmark.WithParser(parser.NewParser(parser.WithBlockParsers(parser.DefaultBlockParsers()...), parser.WithInlineParsers(parser.DefaultInlineParsers()...))),
 	goldmark.WithExtensions(extension.Table, extension.Strikethrough),
 )
 
-// markdownWriter renders Markdown block by block, so that an answer still appears as it streams. A
-// block ends at a blank line outside of fenced code.
+// markdownWriter renders Markdown block by block, so that an answer appears while it streams. A block ends at a blank
+// line outside of fenced code.
 type markdownWriter struct {
 	w       io.Writer
-	pending string // text of the block that has not ended
+	pending string // text of the incomplete block
 	wrote   bool   // a block was written, so a blank line must precede the next block
 }
 
-// write appends delta to the text, and renders the blocks that are complete now.
+// write appends delta to the text and renders the blocks that are now complete.
 func (m *markdownWriter) write(delta string) error {
 	m.pending += delta
 	for {
@@ -49,15 +49,16 @@ func (m *markdownWriter) write(delta string) error {
 	}
 }
 
-// end renders the remaining text as a block, also if its fenced code is not closed. write may be called again later.
+// end renders the remaining text as a block, even if its fenced code is not closed. The writer can be used again after
+// end.
 func (m *markdownWriter) end() error {
 	block := m.pending
 	m.pending = ""
 	return m.render(block)
 }
 
-// render writes a block to m.w as text with styles, after a blank line unless it is the first block. A block of only
-// white space is skipped.
+// render writes one block to m.w as text with styles. It separates blocks by a blank line, and skips a block that is
+// only white space.
 func (m *markdownWriter) render(block string) error {
 	if strings.TrimSpace(block) == "" {
 		return nil
@@ -71,11 +72,12 @@ func (m *markdownWriter) render(block string) error {
 	return err
 }
 
-// blockEnd returns the length of the first block of source, with the blank line at its end. It returns -1 if the block
-// is not complete: if there is no blank line outside of fenced code yet. Blank lines at the start belong to the block.
+// blockEnd returns the length of the first block in source, including the blank line that ends it. It returns -1 if the
+// block is incomplete, which means that source has no blank line outside of fenced code after the block's text. Leading
+// blank lines belong to the block.
 func blockEnd(source string) int {
-	openFence := "" // the fence that began the code; "" outside of fenced code
-	offset := 0     // the end of the current line
+	openFence := "" // fence that opened the current code; "" outside of fenced code
+	offset := 0     // end of the current line
 	for line := range strings.Lines(source) {
 		offset += len(line)
 		trimmed := strings.TrimSpace(line)
@@ -92,9 +94,10 @@ func blockEnd(source string) int {
 	return -1
 }
 
-// cutFence splits a line that begins with a code fence into the fence and the text after it. fence is "" for other
-// lines. By section 4.5 of CommonMark a fence has three or more backticks or tildes, and no backtick follows a fence of
-// backticks. The fence that ends a block has at least as many of the same characters, and no text follows it.
+// cutFence splits a line into the code fence at its start and the text after the fence. fence is "" if the line does
+// not begin with one. A fence has three or more backticks or tildes, and a fence of backticks has no backtick after it
+// (CommonMark section 4.5). A closing fence has at least as many of the same characters as the opening one, and no text
+// after it.
 func cutFence(line string) (fence, info string) {
 	for _, character := range []string{"`", "~"} {
 		info = strings.TrimLeft(line, character)
@@ -105,7 +108,7 @@ func cutFence(line string) (fence, info string) {
 	return "", ""
 }
 
-// renderMarkdown returns Markdown as text for a terminal, with a line feed at its end.
+// renderMarkdown renders source as text for a terminal, with exactly one line feed at the end.
 func renderMarkdown(source string) string {
 	r := &renderer{source: []byte(source)}
 	document := markdown.Parser().Parse(text.NewReader(r.source))
@@ -115,7 +118,7 @@ func renderMarkdown(source string) string {
 // renderer renders the nodes of one document. The nodes refer to the document's source.
 type renderer struct{ source []byte }
 
-// renderBlocks returns the text of the node's child blocks, with separator between them.
+// renderBlocks returns the text of n's child blocks, joined by separator.
 func (r *renderer) renderBlocks(n ast.Node, separator string) string {
 	var parts []string
 	for child := n.FirstChild(); child != nil; child = child.NextSibling() {
@@ -124,7 +127,7 @@ func (r *renderer) renderBlocks(n ast.Node, separator string) string {
 	return strings.Join(parts, separator)
 }
 
-// renderBlock returns the text of one block without a line feed at its end.
+// renderBlock returns the text of one block, without a line feed at the end.
 func (r *renderer) renderBlock(node ast.Node) string {
 	switch n := node.(type) {
 	case *ast.Heading:
@@ -143,7 +146,7 @@ func (r *renderer) renderBlock(node ast.Node) string {
 	return r.inline(node)
 }
 
-// literal returns the lines of a block of code or HTML as they are written.
+// literal returns the lines of a code or HTML block as written.
 func (r *renderer) literal(n ast.Node) string {
 	var code strings.Builder
 	for i := range n.Lines().Len() {
@@ -156,7 +159,8 @@ func (r *renderer) literal(n ast.Node) string {
 	return code.String()
 }
 
-// list returns the text of a list. Each item has a bullet or a number, and its further lines are indented by as much.
+// list returns the text of a list. Each item begins with a bullet or a number, and its other lines are indented by the
+// same width.
 func (r *renderer) list(n *ast.List) string {
 	separator := "\n"
 	if !n.IsTight {
@@ -176,7 +180,7 @@ func (r *renderer) list(n *ast.List) string {
 	return strings.Join(items, separator)
 }
 
-// table returns the text of a table. All cells of a column are padded to the same width; the header is bold.
+// table returns the text of a table. It pads all cells of a column to the same width and makes the header bold.
 func (r *renderer) table(n *table.Table) string {
 	var rows [][]string // the header first
 	var widths []int    // of the columns
@@ -228,8 +232,8 @@ func visibleWidth(text string) int {
 	return columns
 }
 
-// inline returns the text of a node's inline children, with styles for emphasis and code, and with the URL after a
-// link.
+// inline returns the text of a node's inline children. It adds styles for emphasis and code, and shows the URL of a
+// link after the link's text.
 func (r *renderer) inline(n ast.Node) string {
 	var b strings.Builder
 	for child := n.FirstChild(); child != nil; child = child.NextSibling() {
@@ -269,7 +273,7 @@ func (r *renderer) inline(n ast.Node) string {
 	return b.String()
 }
 
-// textOf resolves the character references and backslash escapes of Markdown text. A reference can be a control
+// textOf resolves the character references and backslash escapes in Markdown text. A reference can stand for a control
 // character, so textOf applies PlainText again.
 func textOf(source []byte) string {
 	source = util.ResolveNumericReferences(source)
@@ -277,7 +281,7 @@ func textOf(source []byte) string {
 	return PlainText(string(util.UnescapePunctuations(source)))
 }
 
-// prefixLines returns text with first before its first line and rest before each further line.
+// prefixLines puts first before the first line of text and rest before every other line.
 func prefixLines(text, first, rest string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {

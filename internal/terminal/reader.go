@@ -12,23 +12,23 @@ import (
 	"golang.org/x/term"
 )
 
-// ErrInterrupted means that the context ended before the run did, or that the person typed Ctrl-C at a prompt. Ask has
-// then cancelled the run, or has reported on Err that it could not.
+// ErrInterrupted means that the context ended before the run, or that the user typed Ctrl-C at a prompt. By then Ask
+// has cancelled the run, or has reported on Err that it could not.
 var ErrInterrupted = errors.New("interrupted; the run was cancelled")
 
 const (
-	maxLineBytes = 1 << 20 // of the input, if it is not a terminal
+	maxLineBytes = 1 << 20 // longest line of an input that is not a terminal
 	ctrlC        = 3       // the byte that a terminal in raw mode sends for Ctrl-C
 )
 
-// lineReader prints a prompt and returns the next line without its line feed. Errors are io.EOF at the end of the
+// lineReader prints a prompt and returns the next line without its line feed. The error is io.EOF at the end of the
 // input, an error that wraps io.EOF if the input cannot be read any further, ErrInterrupted after Ctrl-C on a terminal,
-// and the context's error if ctx ends first.
+// or the error of ctx if ctx ends first.
 type lineReader func(ctx context.Context, prompt string) (string, error)
 
 // newLineReaders returns two readers of in. On a terminal each has line editing and its own history, so that the
 // history of questions does not contain answers to approvals. If in is not a terminal, both are the same reader, and a
-// read that has begun waits for a line even if ctx ends.
+// read in progress ends only with the line, not with ctx.
 func newLineReaders(in io.Reader, prompts io.Writer) (answers, questions lineReader) {
 	if file, ok := in.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		return newTerminalReader(file, prompts), newTerminalReader(file, prompts)
@@ -51,11 +51,11 @@ func newLineReaders(in io.Reader, prompts io.Writer) (answers, questions lineRea
 	return read, read
 }
 
-// newTerminalReader returns a reader of a terminal, with line editing. Only during a read is the terminal in raw mode,
-// in which Ctrl-C ends the read with ErrInterrupted. Between reads Ctrl-C sends SIGINT as usual.
+// newTerminalReader returns a reader with line editing for a terminal. The terminal is in raw mode only during a read.
+// Then Ctrl-C ends the read with ErrInterrupted. Between reads Ctrl-C sends SIGINT as usual.
 //
-// If ctx ends before the line does, the read returns, but its goroutine waits for the next line. The process is about
-// to exit then.
+// If ctx ends during a read, the read returns, but its goroutine still waits for a line. That leak does not matter,
+// because the process is about to exit.
 func newTerminalReader(file *os.File, prompts io.Writer) lineReader {
 	keys := &keyReader{Reader: file}
 	terminal := term.NewTerminal(struct {
@@ -92,10 +92,10 @@ func newTerminalReader(file *os.File, prompts io.Writer) lineReader {
 	}
 }
 
-// keyReader records whether Ctrl-C was typed. term.Terminal returns io.EOF for Ctrl-C and for Ctrl-D.
+// keyReader records whether the user typed Ctrl-C, because term.Terminal returns io.EOF both for Ctrl-C and for Ctrl-D.
 type keyReader struct {
 	io.Reader
-	interrupted bool // Ctrl-C was read since newTerminalReader's last read began
+	interrupted bool // Ctrl-C was typed since the current read began
 }
 
 // Read implements io.Reader.

@@ -16,15 +16,16 @@ import (
 )
 
 const (
-	cancelTimeout  = 3 * time.Second  // of the request that cancels a run
-	resumeTimeout  = 30 * time.Second // of all attempts to resume a stream; DISCONNECT_GRACE is as long by default
-	serversTimeout = time.Minute      // npx and uvx may download a server first
+	cancelTimeout  = 3 * time.Second  // for the requests that cancel a run
+	resumeTimeout  = 30 * time.Second // for all attempts to resume a stream; the default of DISCONNECT_GRACE
+	serversTimeout = time.Minute      // long, because npx and uvx may download a server first
 )
 
-// exportRun downloads the export of a run that has ended, also of one that failed, and replaces the contents of the file
-// Options.Export by it. The file becomes private, because an export has the results of tools.
-func (s *Session) exportRun(ctx context.Context, run string) error {
-	resp, err := s.client.Open(ctx, http.MethodGet, client.RunPath(run, "/export"), nil, nil)
+// exportRun downloads the export of a run that has ended, with an answer or an error, and writes it to the file
+// Options.Export, replacing the file's content. Only the user may read the file, because an export has the results of
+// tools.
+func (s *Session) exportRun(ctx context.Context, runID string) error {
+	resp, err := s.client.Open(ctx, http.MethodGet, client.RunPath(runID, "/export"), nil, nil)
 	if err != nil {
 		return fmt.Errorf("export the run: %w", err)
 	}
@@ -33,8 +34,8 @@ func (s *Session) exportRun(ctx context.Context, run string) error {
 	if err != nil {
 		return fmt.Errorf("write -export: %w", err)
 	}
-	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() { // not a terminal or a pipe, such as /dev/stdout
-		_ = file.Chmod(0o600) // for a file that existed before; an error means that the file system has no modes
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() { // but not a terminal or pipe such as /dev/stdout
+		_ = file.Chmod(0o600) // OpenFile keeps the mode of an existing file; fails on file systems without modes
 	}
 	_, err = io.Copy(file, resp.Body)
 	if err = errors.Join(err, file.Close()); err != nil {
@@ -43,10 +44,12 @@ func (s *Session) exportRun(ctx context.Context, run string) error {
 	return nil
 }
 
-// followRun asks the question of view and shows the events of the run until the run ends. It asks the person to answer
-// interrupts, and resumes the stream after a lost connection. The error says why there is no answer: the run failed or
-// was cancelled, ctx ended, or the stream cannot be resumed. A stream that ends before its first event has no position
-// to resume from. If a run has started, the service cancels it for lack of readers.
+// followRun asks the question of view and shows the run's events until the run ends. It asks the user to answer
+// interrupts, and resumes the stream after a lost connection. The error says why the run has no answer: the run failed
+// or was cancelled, ctx ended, or the stream cannot be resumed.
+//
+// A stream that ends before its first event cannot be resumed, because it has no position. If the run has started
+// anyway, answerd cancels it after the disconnect grace.
 func (s *Session) followRun(ctx context.Context, view *runView) (event.FinalAnswer, error) {
 	stream, err := s.ask(ctx, view)
 	if err != nil {
@@ -76,8 +79,8 @@ func (s *Session) followRun(ctx context.Context, view *runView) (event.FinalAnsw
 }
 
 // resume opens a stream of the run's events after view.lastID. While answerd cannot be reached or answers with a status
-// from 500, resume tries again with growing pauses, until ctx ends or for resumeTimeout. It returns the last error. A
-// status below 500, such as 410 for events that are no longer kept, is returned at once.
+// of 500 or more, it tries again with growing pauses, until ctx ends or resumeTimeout has passed. It returns the last
+// error. A lower status, such as 410 for events that the log no longer has, is returned at once.
 func (s *Session) resume(ctx context.Context, view *runView) (*client.Stream, error) {
 	deadline := time.Now().Add(resumeTimeout)
 	for wait := 250 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
@@ -98,15 +101,16 @@ func (s *Session) resume(ctx context.Context, view *runView) (*client.Stream, er
 	}
 }
 
-// streamEnd says how a stream ended. One field is set; all are nil if the stream ended before the run did.
+// streamEnd says how a stream ended. One field is set, or none if the stream ended before the run.
 type streamEnd struct {
-	final      *event.FinalAnswer // the answer of the run
+	final      *event.FinalAnswer // the run's answer
 	failed     error              // the run failed or was cancelled, or its events cannot be shown
-	interrupts []event.Interrupt  // of a run that is suspended
+	interrupts []event.Interrupt  // the run is suspended and waits for answers to these
 }
 
-// readStream shows the events of a stream until the run ends or is suspended, and sets view.lastID after each. If the
-// stream ends earlier, end is zero and err says why. If an event cannot be decoded or shown, readStream cancels the run.
+// readStream shows the events of a stream until the run ends or is suspended. It keeps view.lastID up to date. If the
+// stream ends earlier, end is zero and err says why. If an event cannot be decoded or shown, readStream cancels the run
+// and sets end.failed.
 func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEnd, err error) {
 	for {
 		frame, err := stream.Next()
@@ -116,7 +120,7 @@ func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEn
 		if frame.ID != "" {
 			view.lastID = frame.ID
 		}
-		e, err := event.Decode(bytes.Clone(frame.Data)) // the frame is valid only until the next one
+		e, err := event.Decode(bytes.Clone(frame.Data)) // the next call of Next overwrites frame
 		if err == nil {
 			err = view.showEvent(e)
 		}
@@ -141,14 +145,14 @@ func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEn
 	}
 }
 
-// ask sends the question of view and returns the stream of the run's events. If the question was sent before, its
-// idempotency key makes answerd return the events of the same run.
+// ask sends the question of view and returns the stream of the run's events. If the question was sent before, the
+// idempotency key attaches to the same run.
 func (s *Session) ask(ctx context.Context, view *runView) (*client.Stream, error) {
 	return s.client.Stream(ctx, http.MethodPost, "/answer/stream", view.question, http.Header{"Idempotency-Key": {view.key}})
 }
 
-// cancelRun cancels the run of view, within cancelTimeout. It uses its own context, because that of the caller may have
-// ended. It reports a failure on Err: the run then continues until its disconnect grace ends.
+// cancelRun cancels the run of view within cancelTimeout. It uses its own context, because the caller's has usually
+// ended. If it fails, it says so on Err, and the run continues until its disconnect grace ends.
 func (s *Session) cancelRun(view *runView) {
 	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
 	defer stop()
@@ -161,8 +165,8 @@ func (s *Session) cancelRun(view *runView) {
 	}
 }
 
-// fetchRunID sets view.start.runID if the stream was interrupted before its first event. To get the id, it asks the
-// question again and shows the first event. If answerd did not get the question before, that starts the run.
+// fetchRunID sets view.start.runID if the stream broke off before the first event. It sends the question again and
+// shows the first event. If answerd had not received the question yet, that starts the run.
 func (s *Session) fetchRunID(ctx context.Context, view *runView) error {
 	if view.start.runID != "" {
 		return nil
@@ -183,9 +187,9 @@ func (s *Session) fetchRunID(ctx context.Context, view *runView) error {
 	return view.showEvent(e)
 }
 
-// WaitForServers waits until no MCP server is connecting for the first time, so that a question to a process that has
-// just started can use the tools of all servers. It returns nil if servers are still connecting after serversTimeout,
-// and an error if a request for the state of the servers fails.
+// WaitForServers waits until no MCP server is connecting for the first time. A question to an answerd that has just
+// started can then use the tools of all servers. It returns nil if servers are still connecting after serversTimeout,
+// and an error if answerd does not return the state of the servers.
 func (s *Session) WaitForServers(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, serversTimeout)
 	defer stop()
@@ -204,8 +208,8 @@ func (s *Session) WaitForServers(ctx context.Context) error {
 	}
 }
 
-// connectingServers requests the state of all MCP servers and returns the names of those that are connecting for the
-// first time. Callers must poll, because the API has no event for a change.
+// connectingServers returns the names of the MCP servers that are connecting for the first time. Callers must poll,
+// because the API has no event for a change of state.
 func (s *Session) connectingServers(ctx context.Context) (names []string, _ error) {
 	var list struct {
 		Servers []struct {

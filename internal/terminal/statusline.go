@@ -29,19 +29,19 @@ const (
 	eraseLine     = "\r\x1b[K"
 )
 
-// statusLine is the last line of a terminal, with a spinner, while something is in progress.
+// statusLine is a line with a spinner at the bottom of a terminal. It is shown while something is in progress.
 type statusLine struct {
 	w       io.Writer
-	enabled bool           // false if w cannot erase a line: nothing is drawn then
+	enabled bool           // false if w cannot erase a line; the line is then never shown
 	done    chan struct{}  // closed by close
-	drawing sync.WaitGroup // the goroutine of animate
+	drawing sync.WaitGroup // lets close wait for the goroutine of animate
 
-	mu    sync.Mutex // protects what follows, and the order of writes
+	mu    sync.Mutex // protects the fields below; held during writes to w
 	text  string     // "" if the line is not shown
-	frame int        // number of ticks so far, which selects the character of the spinner
+	frame int        // number of ticks so far; selects the spinner's character
 }
 
-// newStatusLine returns a status line on w, which is not shown before set. If enabled is false, it is never shown. The
+// newStatusLine returns a status line on w. It is hidden until set is called, and always if enabled is false. The
 // caller must close it.
 func newStatusLine(w io.Writer, enabled bool) *statusLine {
 	l := &statusLine{w: w, enabled: enabled, done: make(chan struct{})}
@@ -68,7 +68,7 @@ func (l *statusLine) animate() {
 	}
 }
 
-// set replaces the text of the status line; "" removes the line.
+// set replaces the text of the status line. "" hides the line.
 func (l *statusLine) set(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,7 +80,7 @@ func (l *statusLine) set(text string) {
 	l.drawLocked()
 }
 
-// drawLocked replaces the last line of the terminal by the status line, if it is shown. The caller holds mu.
+// drawLocked redraws the status line if it is shown. The caller must hold l.mu.
 func (l *statusLine) drawLocked() {
 	if !l.enabled || l.text == "" {
 		return
@@ -89,8 +89,8 @@ func (l *statusLine) drawLocked() {
 	fmt.Fprintf(l.w, "%s%c %s", eraseLine, spinner[l.frame%len(spinner)], l.text)
 }
 
-// println prints a line above the status line. While the status line is shown, all output to the same terminal must use
-// println; otherwise the spinner would overwrite it.
+// println prints a line above the status line. While the status line is shown, all output to the terminal must use
+// println, because the spinner would overwrite other output.
 func (l *statusLine) println(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,18 +101,19 @@ func (l *statusLine) println(line string) {
 	l.drawLocked()
 }
 
-// close removes the line and waits for the goroutine that draws it.
+// close hides the line and waits for the goroutine that draws it.
 func (l *statusLine) close() {
 	l.set("")
 	close(l.done)
 	l.drawing.Wait()
 }
 
-// markStyles has the styles of the marks with which lines begin: a successful call, a failed call, and a warning.
+// markStyles maps the mark at the start of a line to a style. The marks stand for a successful call, a failed call, and
+// a warning.
 var markStyles = map[string]string{"✓": styleGreen, "✗": styleRed, "!": styleYellow}
 
-// colorLine returns a line with styles. Its mark has the style of markStyles. In the line of a call, the name of the
-// tool is bold, and the rest is dim if the call succeeded. A line without a mark is returned unchanged.
+// colorLine adds styles to a line that begins with a mark of markStyles. It colours the mark. In the line of a call it
+// also makes the tool's name bold, and the rest dim if the call succeeded. It returns lines without a mark unchanged.
 func colorLine(line string) string {
 	mark, text, _ := strings.Cut(line, " ")
 	style := markStyles[mark]
@@ -120,7 +121,7 @@ func colorLine(line string) string {
 		return line
 	}
 	mark = style + mark + styleReset + " "
-	if style == styleYellow { // a warning names no tool
+	if style == styleYellow { // a warning does not begin with a tool's name
 		return mark + text
 	}
 	name, rest, _ := strings.Cut(text, " ")
@@ -130,9 +131,9 @@ func colorLine(line string) string {
 	return mark + styleBold + name + styleReset + " " + rest
 }
 
-// visibleJSON returns the JSON text with \u escapes for characters that PlainText removes, and for invisible
-// characters. A person who approves arguments must see all of them. Outside of strings JSON allows no such characters,
-// so the result means the same.
+// visibleJSON replaces characters that PlainText removes, and other invisible characters, with \u escapes. A user who
+// approves arguments must see all of them. Valid JSON has such characters only inside of strings, so the result has the
+// same meaning.
 func visibleJSON(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -147,8 +148,8 @@ func visibleJSON(text string) string {
 	return b.String()
 }
 
-// PlainText returns text without control characters, except line feeds and tabs, and without characters that change its
-// direction. Text of models, MCP servers and foreign files must not control the terminal.
+// PlainText returns text without control characters except line feeds and tabs, and without characters that change the
+// direction of text. Otherwise text from models, MCP servers and files of others could control the terminal.
 func PlainText(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
@@ -158,8 +159,8 @@ func PlainText(text string) string {
 	}, text)
 }
 
-// PlainWriter returns a writer that applies PlainText to what it writes to w. No Write may end within a UTF-8
-// character.
+// PlainWriter returns a writer that writes to w and applies PlainText to each Write. A Write must not end in the middle
+// of a UTF-8 character.
 func PlainWriter(w io.Writer) io.Writer { return plainWriter{w} }
 
 type plainWriter struct{ w io.Writer }

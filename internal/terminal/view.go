@@ -17,20 +17,21 @@ type question struct {
 	Agent    string `json:"agent,omitempty"`
 }
 
-// maxShown bounds the characters of arguments, errors and progress messages that a line shows.
+// maxShown bounds the characters of arguments, errors and progress messages on a line.
 const maxShown = 80
 
-// runView shows the events of one run, which can arrive on several streams, and has the state to resume reading.
+// runView shows the events of one run. The events may come from several streams, so the view also holds the state that
+// is needed to resume.
 type runView struct {
 	session  *Session
 	question question
-	key      string     // the idempotency key of the question
+	key      string     // idempotency key of the question
 	lastID   string     // id of the last event, to resume after it; "" before the first event
-	start    startEvent // its runID is "" before the first event
+	start    startEvent // zero before the first event
 	text     textWriter // for Out
 }
 
-// startEvent is the first event of a run, with the run's id.
+// startEvent is the first event of a run together with the run's id.
 type startEvent struct {
 	event.Start
 	runID string
@@ -39,11 +40,12 @@ type startEvent struct {
 // textWriter writes the model's text to Out.
 type textWriter interface {
 	write(text string) error // text is the next delta
-	end() error              // ends the text of a step, which may have been written in part
+	end() error              // ends the text of a step, even if the text is incomplete
 }
 
-// newRunView returns the view of a run whose question is not sent yet. The view does not write the text with
-// Options.JSON, renders it as Markdown with OutTerminal, and otherwise writes it unchanged, for other programs.
+// newRunView returns the view of a run whose question has not been sent yet. With Options.JSON the view does not write
+// the text. With OutTerminal it renders the text as Markdown. Otherwise it writes the text unchanged, for other
+// programs.
 func (s *Session) newRunView(q question) *runView {
 	r := &runView{session: s, question: q, key: rand.Text()}
 	switch {
@@ -57,16 +59,16 @@ func (s *Session) newRunView(q question) *runView {
 	return r
 }
 
-// noText does not write the text, because the JSON document of Ask has it.
+// noText discards the text, because Ask prints it in a JSON document.
 type noText struct{}
 
 func (noText) write(string) error { return nil }
 func (noText) end() error         { return nil }
 
-// rawWriter writes text unchanged, and adds a line feed to the end of a text that has none.
+// rawWriter writes text unchanged, and ends it with a line feed if it has none.
 type rawWriter struct {
 	w    io.Writer
-	last byte // the last byte that was written; 0 before the first
+	last byte // last byte that was written; 0 before the first
 }
 
 func (w *rawWriter) write(text string) error {
@@ -85,11 +87,11 @@ func (w *rawWriter) end() error {
 	return w.write("\n")
 }
 
-// endText ends the text of a step. It ignores an error of Out: the next write fails too and ends the run.
+// endText ends the text of a step. It ignores an error of Out, because the next write fails too and ends the run.
 func (r *runView) endText() { _ = r.text.end() }
 
-// showEvent shows an event: text on Out, and the rest on Err. A start event also sets r.start. Events of unknown types
-// are ignored, as the API requires of clients. The error is that of Out.
+// showEvent shows an event: text on Out, and everything else on Err. A start event also sets r.start. showEvent ignores
+// events of unknown types, as the API requires of clients. Its error comes from writing to Out.
 func (r *runView) showEvent(e event.Event) error {
 	switch body := e.Body.(type) {
 	case event.Start:
@@ -122,8 +124,8 @@ func (r *runView) showEvent(e event.Event) error {
 	return nil
 }
 
-// progressText returns the text of the status line for the progress of a call: the tool, the percentage if the server
-// gives a total, and the server's message.
+// progressText returns the status line for the progress of a call: the tool, the percentage if the MCP server gave a
+// total, and the server's message.
 func progressText(p event.ToolProgress) string {
 	text := p.Tool
 	if p.Total > 0 {
@@ -137,7 +139,7 @@ func progressText(p event.ToolProgress) string {
 
 func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// shorten returns text on one line, cut to maxShown characters.
+// shorten joins the lines of text into one and cuts it to maxShown characters.
 func shorten(text string) string {
 	line := []rune(strings.Join(strings.Fields(text), " "))
 	if len(line) > maxShown {
