@@ -23,9 +23,9 @@ type Thread struct {
 	Status    event.Status `json:"status"` // of the newest run
 }
 
-// NewThread returns the description of a thread. status is that of its newest run.
+// NewThread returns the description of t. status is the status of its newest run.
 func NewThread(t event.Thread, status event.Status) Thread {
-	runs := t.Turns // a run has a turn when it has ended
+	runs := t.Turns // each ended run has one turn
 	if t.Active != "" {
 		runs++
 	}
@@ -38,7 +38,7 @@ func NewThread(t event.Thread, status event.Status) Thread {
 // ThreadList is the body of GET /threads.
 type ThreadList struct {
 	Threads []Thread `json:"threads"`
-	Next    string   `json:"next,omitempty"` // the parameter after of the next page; "" after the last one
+	Next    string   `json:"next,omitempty"` // the next page's parameter after; "" on the last page
 }
 
 // ThreadMessages is the body of GET /threads/{thread_id}: a thread with some of its messages in order.
@@ -48,7 +48,7 @@ type ThreadMessages struct {
 	Next     string          `json:"next,omitempty"` // the parameter before of the page with older messages; "" if there are none
 }
 
-// ThreadMessage is a message of a thread. Each run has two: the question of the user and the answer of the assistant.
+// ThreadMessage is a message of a thread. Each run has two: the user's question and the assistant's answer.
 type ThreadMessage struct {
 	Role        string             `json:"role"`
 	Content     string             `json:"content"`
@@ -65,7 +65,7 @@ type ThreadAttachment struct {
 	MediaType string `json:"media_type,omitempty"`
 }
 
-// NewThreadMessages returns the two messages of the turn of a run.
+// NewThreadMessages returns the two messages of t, the turn of the run with the id run.
 func NewThreadMessages(run string, t thread.Turn) []ThreadMessage {
 	user := ThreadMessage{Role: "user", Content: t.Question, RunID: run, Time: t.Asked}
 	for _, m := range t.Media {
@@ -78,8 +78,8 @@ func NewThreadMessages(run string, t thread.Turn) []ThreadMessage {
 	return []ThreadMessage{user, assistant}
 }
 
-// FormatTurn returns the parameter before of the page that ends before the turn with that number; "" for 0, which means
-// that there is no such page.
+// FormatTurn returns the parameter before for the page that ends before the turn with that number. It returns "" for 0,
+// which means that no such page exists.
 func FormatTurn(number int64) string {
 	if number == 0 {
 		return ""
@@ -87,8 +87,8 @@ func FormatTurn(number int64) string {
 	return strconv.FormatInt(number, 10)
 }
 
-// DecodeTitle decodes the body of PATCH /threads/{thread_id}. Each sequence of spaces and line breaks in the title
-// becomes one space. The error is an *Invalid.
+// DecodeTitle decodes the body of PATCH /threads/{thread_id}. In the title, each sequence of white space becomes one
+// space. The error is an *Invalid.
 func DecodeTitle(body json.RawMessage) (title string, _ error) {
 	dec := newDecoder("", body)
 	for name := range dec.readObject("title") {
