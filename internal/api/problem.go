@@ -36,7 +36,7 @@ type problem struct {
 	Errors   []native.FieldError `json:"errors,omitempty"`
 	Kind     string              `json:"kind,omitempty"`    // why a tool call failed, as in the event tool_error
 	CallID   string              `json:"call_id,omitempty"` // the id of the tool call that failed
-	RunID    string              `json:"run_id,omitempty"`  // the thread's active run, if that is why the request failed
+	RunID    string              `json:"run_id,omitempty"`  // the active run, if the thread is busy
 
 	header http.Header // additional response headers of this problem
 	param  string      // the name of the wrong parameter in an OpenAI format; "" if unknown
