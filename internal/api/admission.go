@@ -154,9 +154,9 @@ func shortOfMemory() *agent.Refusal {
 // overLimitKey is the context key with which OverLimit marks a connection.
 type overLimitKey struct{}
 
-// OverLimit marks ctx, the context of a connection over the connection limit; it is for http.Server.ConnContext. On
-// such a connection, probes are answered and all other requests are refused, so that monitoring can tell a busy process
-// from a dead one.
+// OverLimit returns a copy of ctx, the context of a connection over the connection limit, with a mark that says so. It
+// is for http.Server.ConnContext. On such a connection, probes are answered and all other requests are refused, so that
+// monitoring can tell a busy process from a dead one.
 func OverLimit(ctx context.Context) context.Context {
 	return context.WithValue(ctx, overLimitKey{}, true)
 }

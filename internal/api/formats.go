@@ -69,9 +69,10 @@ func (h *Handler) findSuspendedRun(
 	return event.Run{}, nil, nil
 }
 
-// untilSuspended returns a format for one stream that also ends at a suspension, if canAsk reports that the format can
-// ask a person for the input that the run waits for. Any other suspension adds no frames and does not end the stream.
-// The same is true of a suspension that is over, because the run has newer events, and of one whose run cannot be read.
+// untilSuspended returns a copy of format, for one stream, that also ends the stream at a suspension. canAsk must
+// report that the format can ask a person for the input that the run waits for; any other suspension adds no frames and
+// does not end the stream. A suspension is also skipped if it is over, because the run has newer events, or if the run
+// cannot be read.
 func (h *Handler) untilSuspended(r *http.Request, format streamFormat, canAsk func(event.Suspended) bool) streamFormat {
 	suspended := false
 	appendEvent := format.append

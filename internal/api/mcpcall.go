@@ -139,7 +139,7 @@ func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
 	if interrupts == nil {
 		return run, invalidState
 	}
-	if err := t.giveAnswers(ctx, id, interrupts); err != nil {
+	if err := t.submitAnswers(ctx, id, interrupts); err != nil {
 		return run, err
 	}
 	t.after = seq
@@ -149,10 +149,10 @@ func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
 	return run, nil
 }
 
-// giveAnswers passes the call's answers to these interrupts to the run. It sets answered, and contentErrors for answers
+// submitAnswers passes the call's answers to these interrupts to the run. It sets answered, and contentErrors for answers
 // whose content the agent refuses. It first passes all answers together, so that the run resumes only once. If the
 // agent refuses them, it passes them one by one, so that each valid answer counts.
-func (t *answerCall) giveAnswers(ctx context.Context, run string, interrupts []event.Interrupt) error {
+func (t *answerCall) submitAnswers(ctx context.Context, run string, interrupts []event.Interrupt) error {
 	t.answered, t.contentErrors = make(map[string]bool), make(map[string]string)
 	var inputs []agent.Input
 	for _, i := range interrupts {
@@ -306,18 +306,18 @@ func (t *answerCall) relayInterrupt(ctx context.Context, run string, interrupt e
 		if err != nil {
 			break
 		}
-		invalid := t.giveAnswer(ctx, run, interrupt, answer)
+		invalid := t.submitAnswer(ctx, run, interrupt, answer)
 		if invalid == nil {
 			return
 		}
 		contentError = describeContentError(invalid)
 	}
-	t.giveAnswer(ctx, run, interrupt, mcpserver.ElicitResult{Action: mcpserver.ActionCancel})
+	t.submitAnswer(ctx, run, interrupt, mcpserver.ElicitResult{Action: mcpserver.ActionCancel})
 }
 
-// giveAnswer passes the client's answer to the run. It returns an error if the content does not match the schema, so
+// submitAnswer passes the client's answer to the run. It returns an error if the content does not match the schema, so
 // that the client can be asked again. It logs any other error and returns nil. If ctx has ended, it does nothing.
-func (t *answerCall) giveAnswer(ctx context.Context, run string, interrupt event.Interrupt, answer mcpserver.ElicitResult) *agent.ContentError {
+func (t *answerCall) submitAnswer(ctx context.Context, run string, interrupt event.Interrupt, answer mcpserver.ElicitResult) *agent.ContentError {
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -58,8 +58,8 @@ func (p part) toMedia() (agent.Media, error) {
 	return agent.NewFile(p.Filename, cmp.Or(p.MimeType, "image/*"), p.URL)
 }
 
-// callIDLength is the error message for a call id that is empty or longer than maxCallID.
-var callIDLength = fmt.Sprintf("must be 1 to %d bytes", maxCallID)
+// invalidCallID is the error message for a call id that is empty or longer than maxCallID.
+var invalidCallID = fmt.Sprintf("must be 1 to %d bytes", maxCallID)
 
 // readMessage adds msg to the history, or to the instructions if its role is system or developer. It ignores activity
 // and reasoning messages. field is msg's path in the request, for errors.
@@ -85,7 +85,7 @@ func (q *Request) readMessage(field string, msg message) error {
 	case "tool":
 		out.CallID = msg.ToolCallID
 		if out.CallID == "" || len(out.CallID) > maxCallID {
-			return &Invalid{field + ".toolCallId", callIDLength}
+			return &Invalid{field + ".toolCallId", invalidCallID}
 		}
 		if msg.Error != "" {
 			out.Content = "Error: " + msg.Error
@@ -104,7 +104,7 @@ func (m message) calls(field string) (calls []agent.ClientCall, err error) {
 		at := fmt.Sprintf("%s.toolCalls[%d]", field, i)
 		switch {
 		case c.ID == "" || len(c.ID) > maxCallID:
-			return nil, &Invalid{at + ".id", callIDLength}
+			return nil, &Invalid{at + ".id", invalidCallID}
 		case c.Function.Name == "" || len(c.Function.Name) > maxID:
 			return nil, &Invalid{at + ".function.name", "must be 1 to 128 bytes"}
 		}

@@ -48,10 +48,10 @@ func (q *Request) readResume(in []resumption) error {
 	return nil
 }
 
-// PayloadField returns the JSON pointer into an Answer's payload for pointer, which points into the input that InputFor
-// made of it (the body of POST /runs/{run_id}/input). Errors about the input can thus name the client's field. kind is
-// the interrupt's kind: /args/n becomes /editedArgs/n for an approval, /args/max becomes /max for a budget limit, and
-// /content/n becomes /n for an elicitation.
+// PayloadField translates a JSON pointer from the agent's input, which InputFor makes of an Answer, to the Answer's
+// payload, so that an error about the input names the client's field. kind is the interrupt's kind: /args/n becomes
+// /editedArgs/n for an approval, /args/max becomes /max for a budget limit, and /content/n becomes /n for an
+// elicitation.
 func PayloadField(kind, pointer string) string {
 	if rest, ok := strings.CutPrefix(pointer, "/content"); ok {
 		return rest
@@ -73,7 +73,7 @@ func (a Answer) InputFor(kind string) (agent.Input, error) {
 		payload = nil
 	}
 	if kind == event.KindApproval || kind == event.KindBudget {
-		return a.decision(kind, payload)
+		return a.decisionInput(kind, payload)
 	}
 	if a.Cancelled {
 		return agent.Input{ID: a.ID, Action: "cancel"}, nil
@@ -81,8 +81,8 @@ func (a Answer) InputFor(kind string) (agent.Input, error) {
 	return agent.Input{ID: a.ID, Action: "accept", Content: payload}, nil
 }
 
-// decision is InputFor for approvals and budget limits. It ignores a cancelled answer's payload.
-func (a Answer) decision(kind string, payload json.RawMessage) (agent.Input, error) {
+// decisionInput is InputFor for approvals and budget limits. It ignores a cancelled answer's payload.
+func (a Answer) decisionInput(kind string, payload json.RawMessage) (agent.Input, error) {
 	in := agent.Input{ID: a.ID}
 	if a.Cancelled {
 		in.Approved = new(bool) // false

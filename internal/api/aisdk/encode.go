@@ -20,9 +20,9 @@ type Encoder struct {
 	seq    int64       // the sequence number of the event that is being encoded
 	frames []sse.Frame // the frames of that event
 
-	inStep    bool   // a step is open
-	text      string // the id of the open text part; "" if none is open
-	reasoning string // the id of the open reasoning part; "" if none is open
+	inStep      bool   // a step is open
+	textID      string // the id of the open text part; "" if none is open
+	reasoningID string // the id of the open reasoning part; "" if none is open
 
 	pageCalls      map[string]bool              // calls that the page executes, by call id
 	heldCalls      []event.ToolCall             // calls that the page executes, until encodeHeldCalls sends them
@@ -74,14 +74,14 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 		enc.inStep = true
 		enc.emitChunk(chunk{"type": "start-step"})
 	case event.TextStart:
-		enc.text = b.PartID
+		enc.textID = b.PartID
 		enc.emitChunk(chunk{"type": "text-start", "id": b.PartID})
 	case event.TextDelta:
 		enc.emitChunk(chunk{"type": "text-delta", "id": b.PartID, "delta": b.Delta})
 	case event.TextEnd:
 		enc.endText()
 	case event.ReasoningStart:
-		enc.reasoning = b.PartID
+		enc.reasoningID = b.PartID
 		enc.emitChunk(chunk{"type": "reasoning-start", "id": b.PartID})
 	case event.ReasoningDelta:
 		enc.emitChunk(chunk{"type": "reasoning-delta", "id": b.PartID, "delta": b.Delta})
@@ -164,17 +164,17 @@ func (enc *Encoder) endStep() {
 
 // endText closes the open text part, if any. It must not close one twice, because that is fatal to the SDK.
 func (enc *Encoder) endText() {
-	if enc.text != "" {
-		enc.emitChunk(chunk{"type": "text-end", "id": enc.text})
-		enc.text = ""
+	if enc.textID != "" {
+		enc.emitChunk(chunk{"type": "text-end", "id": enc.textID})
+		enc.textID = ""
 	}
 }
 
 // endReasoning closes the open reasoning part, if any.
 func (enc *Encoder) endReasoning() {
-	if enc.reasoning != "" {
-		enc.emitChunk(chunk{"type": "reasoning-end", "id": enc.reasoning})
-		enc.reasoning = ""
+	if enc.reasoningID != "" {
+		enc.emitChunk(chunk{"type": "reasoning-end", "id": enc.reasoningID})
+		enc.reasoningID = ""
 	}
 }
 

@@ -20,7 +20,7 @@ type Encoder struct {
 	hasText      bool            // the stream has text
 	needsBreak   bool            // the next text belongs to another step, so it needs a blank line before it
 	callIndex    map[string]int  // the client's calls: their index in tool_calls, by call id
-	withArgs     map[string]bool // the client's calls whose arguments were sent, at least in part, by call id
+	sentArgs     map[string]bool // the client's calls whose arguments were sent, at least in part, by call id
 	usage        event.Usage     // the usage of the steps so far
 }
 
@@ -30,7 +30,7 @@ func NewEncoder(h Header, includeUsage bool) *Encoder {
 		head:         chunk{ID: completionID(h), Object: "chat.completion.chunk", Created: h.Created.Unix(), Model: h.Model},
 		includeUsage: includeUsage,
 		callIndex:    make(map[string]int),
-		withArgs:     make(map[string]bool),
+		sentArgs:     make(map[string]bool),
 	}
 }
 
@@ -65,7 +65,7 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		switch {
 		case b.Executor != event.Client:
 			return enc.encodeReasoning(reasoningText(b))
-		case !enc.withArgs[b.CallID]:
+		case !enc.sentArgs[b.CallID]:
 			// For a tool without parameters, the model may write no arguments. Clients parse the arguments as JSON, so
 			// they get those of the event, such as {}.
 			return enc.encodeArguments(b.CallID, argumentsOf(b))
@@ -129,7 +129,7 @@ func (enc *Encoder) encodeCallStart(c event.Call) []sse.Frame {
 
 // encodeArguments returns a chunk with a piece of a call's arguments. encodeCallStart must have begun the call.
 func (enc *Encoder) encodeArguments(callID, piece string) []sse.Frame {
-	enc.withArgs[callID] = true
+	enc.sentArgs[callID] = true
 	args := callDelta{Index: enc.callIndex[callID], Function: functionDelta{Arguments: piece}}
 	return enc.encodeDelta(delta{ToolCalls: []callDelta{args}})
 }

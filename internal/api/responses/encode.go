@@ -21,11 +21,11 @@ type Encoder struct {
 	seq    int         // the next sequence_number
 	frames []sse.Frame // the frames of the event that is being encoded
 
-	message    *openItem[messageItem]   // nil if no text is open
-	reasoning  *openItem[reasoningItem] // nil if no reasoning is open
-	calls      map[string]*serverCall   // calls that the server executes, by call id, also those that have ended
-	structured bool                     // the answer must be JSON
-	limit      string                   // the name of the budget limit that the run reached last; "" if none
+	message      *openItem[messageItem]   // nil if no text is open
+	reasoning    *openItem[reasoningItem] // nil if no reasoning is open
+	calls        map[string]*serverCall   // calls that the server executes, by call id, also those that have ended
+	structured   bool                     // the answer must be JSON
+	reachedLimit string                   // the name of the budget limit that the run reached last; "" if none
 
 	functionCalls []event.ToolCall         // calls of the client's functions in the current step
 	openApprovals []event.ApprovalRequired // approvals without a decision
@@ -167,7 +167,7 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 		enc.resetStep()
 	case event.Budget:
 		if b.Used >= b.Max {
-			enc.limit = b.Limit
+			enc.reachedLimit = b.Limit
 		}
 	case event.Suspended:
 		enc.encodeSuspension(e)
@@ -342,7 +342,7 @@ func (enc *Encoder) encodeAnswer(answer event.FinalAnswer, e event.Event) {
 		enc.closeMessage()
 	}
 	enc.addFunctionCalls()
-	usedMaxToolCalls := enc.limit == "tool_calls" && enc.head.Echo.MaxToolCalls != nil
+	usedMaxToolCalls := enc.reachedLimit == "tool_calls" && enc.head.Echo.MaxToolCalls != nil
 	switch reason := answer.FinishReason; {
 	case reason == "budget_exceeded" && usedMaxToolCalls:
 		enc.endResponse("completed", e)

@@ -192,9 +192,9 @@ func (q *Request) readApproval(field string, item inItem) error {
 	return nil
 }
 
-// readQuestion makes the history's last message, which must be the user's, the question. The request has no question if
-// the history ends with an output of a client's function, with which the model continues, or if the request has
-// approvals, which resume a run that already has a question.
+// readQuestion makes the history's last message, which must be the user's, the question. A request has no question if
+// the history ends with an output of a client's function: the model then continues with the output. A request with
+// approvals has none either, because it resumes a run that already has a question.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	switch {
