@@ -37,8 +37,8 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	}
 	req.ThreadID = request.ThreadID
 	if len(request.Answers) > 0 {
-		// A page posts its message with all answers, including those that it has posted before. If no answer is to an
-		// open interrupt, the request can only be about results of the page's own tools.
+		// A page posts its message with all answers, including those that it has posted before. If none of them is to
+		// an open interrupt, the request can only be about results of the page's own tools.
 		run, open, err := h.findSuspendedRun(r, request.ThreadID, answersInterrupt(request))
 		switch {
 		case err != nil:
@@ -251,7 +251,7 @@ const (
 // memory only. If a record is lost, a page may get a stream twice, or not again.
 type deliveryTracker struct {
 	mu        sync.Mutex      // protects all fields
-	runs      []string        // ids, the one that was recorded longest ago first
+	runs      []string        // run ids, least recently recorded first
 	delivered map[string]bool // by run id: the stream was delivered to its end
 }
 

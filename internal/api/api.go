@@ -61,20 +61,20 @@ type Options struct {
 	// from each request's Host.
 	PublicURL string
 
-	MaxBody      int64         // bytes of a request body; 0 means 1 MiB
+	MaxBody      int64         // largest request body, in bytes; 0 means 1 MiB
 	Heartbeat    time.Duration // a stream sends a comment after this time without events; 0 means 15 s
 	WriteTimeout time.Duration // how long a client may take to accept 64 KiB; 0 means 10 s
 	// MaxStreams is the limit of open requests; 0 means 10,000. MaxStreamsPerCaller is the limit for each caller; 0
 	// means no limit.
 	MaxStreams, MaxStreamsPerCaller int
 
-	Version  string          // of this service
+	Version  string          // this service's version
 	Metrics  http.Handler    // needs a token if Verifier is set; nil serves no metrics
 	OpenAPI  fs.FS           // the OpenAPI documents: openapi.yaml, and openapi/*.yaml; nil serves none
 	Receipts *receipt.Signer // signs receipts of runs; nil signs none
 	Console  http.Handler    // the page at /; nil serves none
 	Logger   *slog.Logger
-	TraceID  func(context.Context) string // returns the trace id of a request, for its problems
+	TraceID  func(context.Context) string // returns a request's trace id, for problem documents
 }
 
 // Handler serves the API. Its fields are set by New and do not change.
@@ -88,8 +88,8 @@ type Handler struct {
 	deliveries deliveryTracker
 	mcpServer  *mcpserver.Handler
 	limiter    *streamLimiter
-	rejections rejectionLog // of unknown hosts and origins
-	refusals   rejectionLog // of callers beyond their limits
+	rejections rejectionLog // requests for unknown hosts or from unknown origins
+	refusals   rejectionLog // requests of callers that exceed a limit
 }
 
 // MarkUnready makes /readyz fail from now on, so that load balancers send no new requests.

@@ -48,7 +48,7 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 }
 
 // chatCompletions serves POST /v1/chat/completions, with a stream or one completion. The format cannot ask a person, so
-// the run is not Interactive: the agent declines whatever needs a person's decision.
+// the run is not Interactive: the agent declines everything that needs a person's decision.
 func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error {
 	var request chat.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {

@@ -23,15 +23,14 @@ import (
 //	run_error           error, no [DONE]    response.failed       error                  RUN_ERROR
 //	cancelled           finish_reason stop  response.incomplete   abort                  RUN_FINISHED (0.x: RUN_ERROR)
 //
-// A dash means that the format cannot ask a person for that. The handler tells the agent so when it
-// starts the run (Interactive, FormsDeclined and AskAtLimit of agent.Request), and the agent declines by
-// itself: a run that is suspended for a question which its reader cannot see would stay suspended until
-// the question expires.
+// A dash means that the format cannot ask a person for that. When the handler starts the run, it sets Interactive,
+// FormsDeclined and AskAtLimit of agent.Request accordingly, and the agent declines such questions itself. Otherwise
+// the run would be suspended for a question that its reader cannot see, until the question expires.
 //
-// Only the native format has positions, so only native streams can begin in the middle of a run. The encoder of any
-// other format depends on all earlier events: a text delta of the AI SDK, for example, is fatal to the client without
-// the chunk that has opened its part. So these streams are always encoded from the first event, and leave out the
-// frames that the reader has (Header.After, Header.Skip).
+// Only the native format has positions, so only native streams can begin in the middle of a run. In any other format,
+// the encoding of an event depends on all earlier events. For example, a text delta of the AI SDK is fatal to a client
+// that did not get the chunk that opens its part. So these streams are always encoded from the first event, and leave
+// out the frames that the client already has (Header.After, Header.Skip).
 
 // ownerOf returns the caller as the owner of runs and threads in the log.
 func ownerOf(r *http.Request) event.Owner {

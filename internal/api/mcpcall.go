@@ -41,7 +41,7 @@ type answerCall struct {
 	// The next three fields are set by resumeRun; they are empty in a call that starts a run.
 	after         int64             // the events up to this one were reported by an earlier call
 	answered      map[string]bool   // by interrupt id: answered by this call, or no longer open
-	contentErrors map[string]string // by interrupt id: what is wrong with the content that this call has for it
+	contentErrors map[string]string // by interrupt id: what is wrong with the content of this call's answer
 
 	blocked   chan struct{} // closed when the run is suspended for input that cannot arrive during this call
 	isBlocked bool          // blocked is closed

@@ -45,8 +45,9 @@ func (h *Handler) signOut(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// writeHTML answers with a page for a person. title and text are HTML. The URL in the browser contains an authorization
-// code, so the page sends no Referer and is not cached (RFC 9700 section 4.2).
+// writeHTML answers with a page for a browser. title and text are inserted as HTML, so they must be fixed texts. The
+// URL in the browser contains an authorization code, so the page sends no Referer and is not cached (RFC 9700 section
+// 4.2).
 func writeHTML(w http.ResponseWriter, status int, title, text string) {
 	header := w.Header()
 	header.Set("Content-Type", "text/html; charset=utf-8")

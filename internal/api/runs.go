@@ -51,8 +51,8 @@ func (h *Handler) getRun(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// streamEvents serves GET /runs/{run_id}/events. Last-Event-ID has precedence over the parameter
-// after, because an EventSource repeats its URL when it reconnects.
+// streamEvents serves GET /runs/{run_id}/events: it streams the run's events after a position. Last-Event-ID has
+// precedence over the parameter after, because an EventSource repeats its URL when it reconnects.
 func (h *Handler) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "run_id")
 	var pos int64

@@ -27,10 +27,10 @@ type Header struct {
 // Bounds of a request, below the bound of the whole body.
 const (
 	maxMessages = 1024
-	maxMedia    = 32   // of one message
+	maxMedia    = 32   // media parts of one message
 	maxContext  = 128  // items
 	maxResume   = 256  // items
-	maxReason   = 1024 // bytes of the reason of a decision; the rest is cut off
+	maxReason   = 1024 // bytes of a decision's reason; the rest is cut off
 	maxID       = 128  // bytes
 	// maxCallID is above the ids that model endpoints give to calls: some have a signature of several kilobytes.
 	maxCallID = 16 << 10
@@ -39,7 +39,7 @@ const (
 // Invalid is the error for a request that cannot be used.
 type Invalid struct {
 	Field   string // such as messages[2].content; "" if the error is about the body as a whole
-	Message string // for the caller
+	Message string // written for the client
 }
 
 // Error returns the path of the field and the message.

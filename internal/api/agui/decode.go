@@ -13,7 +13,7 @@ import (
 
 // Request holds a decoded RunAgentInput.
 type Request struct {
-	agent.Request        // its ThreadID is the client's
+	agent.Request        // ThreadID is the client's id of the thread
 	RunID         string // the client's id of the AG-UI run
 	V1            bool   // the client uses version 1.0 of the protocol
 	// Answers are answers to interrupts. If there are any, the request has no question: it resumes the suspended run of
@@ -155,7 +155,7 @@ func (q *Request) readQuestion() error {
 	}
 	q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
 	if last == 0 {
-		q.History = nil // continues the thread; an empty list would say that no turn came before
+		q.History = nil // nil continues the thread; an empty list would mean that nothing came before
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 // Answer is the client's answer to one interrupt. What the payload must contain depends on the interrupt's kind, which
 // Decode does not know. InputFor checks it later.
 type Answer struct {
-	ID        string          // of the interrupt
+	ID        string          // the interrupt's id
 	Cancelled bool            // the person cancelled instead of answering
 	Payload   json.RawMessage // nil or null if there is none
 	At        string          // the payload's path in the request, for errors

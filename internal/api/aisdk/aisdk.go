@@ -49,7 +49,7 @@ const (
 	maxParts    = 4096 // of one message
 	maxMedia    = 32   // files of one message
 	maxID       = 128  // bytes
-	maxReason   = 1024 // bytes of the reason of a decision; the rest is cut off
+	maxReason   = 1024 // bytes of a decision's reason; the rest is cut off
 	// maxCallID is above the ids that model endpoints give to calls: some have a signature of several kilobytes.
 	maxCallID = 16 << 10
 )
@@ -57,7 +57,7 @@ const (
 // Invalid is the error for a request that cannot be used.
 type Invalid struct {
 	Field   string // such as messages[2].parts; "" if the error is about the body as a whole
-	Message string // for the caller
+	Message string // written for the client
 }
 
 // Error returns the path of the field and the message.

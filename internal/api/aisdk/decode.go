@@ -124,7 +124,7 @@ func (q *Request) readQuestion(messages []message, id, trigger string) error {
 	}
 	q.Question, q.Media, q.History = last.Content, last.Media, q.History[:len(q.History)-1]
 	if len(q.History) == 0 && trigger != regenerate {
-		q.History = nil // continues the thread; an empty list would say that no turn came before
+		q.History = nil // nil continues the thread; an empty list would mean that nothing came before
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ import (
 // Header has the members with which every chunk and completion begins.
 type Header struct {
 	ID      string // the run's id
-	Model   string // the model of the request, or the service's default if the request named none
+	Model   string // the request's model, or the service's default if it named none
 	Created time.Time
 }
 
@@ -41,7 +41,7 @@ const (
 // Invalid is the error for a request that cannot be used. The API sends its fields as error.param and error.message.
 type Invalid struct {
 	Param   string // the parameter, such as messages[2].content; "" if the error is about the body as a whole
-	Message string // for the caller
+	Message string // written for the client
 }
 
 // Error returns the parameter, if known, and the message.

@@ -127,7 +127,7 @@ func Decode(data []byte) (Request, error) {
 	name, withoutTools := strings.CutSuffix(in.Model, WithoutTools)
 	request.Request.Model = name
 	if withoutTools {
-		request.ToolChoice = agent.ToolNone // whatever tool_choice says
+		request.ToolChoice = agent.ToolNone // overrides tool_choice
 	}
 	return request, request.readMessages(in.Messages)
 }

@@ -114,7 +114,7 @@ func (q *Request) readQuestion(field string) error {
 	}
 	q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
 	if last == 0 {
-		q.History = nil // continues the thread; an empty list would say that no turn came before
+		q.History = nil // nil continues the thread; an empty list would mean that nothing came before
 	}
 	return nil
 }

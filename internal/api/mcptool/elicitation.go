@@ -23,10 +23,10 @@ var approvalForm = json.RawMessage(`{"type":"object","properties":{` +
 // Elicitation is a question to a person: a form to fill in, or a URL to visit (MCP, client/elicitation). It has the
 // same fields as mcpserver.Elicitation, so that the API can convert it.
 type Elicitation struct {
-	ID      string // of the interrupt
+	ID      string // the interrupt's id
 	Mode    string // "form" or "url"
 	Message string
-	Schema  json.RawMessage // of the form; nil for a URL
+	Schema  json.RawMessage // the form's schema; nil for a URL
 	URL     string          // "" for a form
 }
 

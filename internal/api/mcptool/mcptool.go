@@ -30,9 +30,8 @@ const (
 		"Give it one whole question: it does not see the conversation, except for what is in history, or in the thread that thread_id names."
 )
 
-// InputSchema and OutputSchema describe the arguments and the structured content of the tool
-// (MCP, server/tools, "Output Schema"). The output has one of three forms: an answer, a run that is
-// suspended for a person, or an error.
+// InputSchema and OutputSchema describe the tool's arguments and structured content (MCP, server/tools, "Output
+// Schema"). The output is an answer, a run that is suspended for a person, or an error.
 var (
 	//go:embed input.schema.json
 	InputSchema json.RawMessage

@@ -131,8 +131,8 @@ func LogSource(m event.LogMessage) (level, logger string) {
 	return m.Level, cmp.Or(m.Server, m.Tool) + "/" + m.Logger
 }
 
-// truncate returns s if it has at most limit bytes. Otherwise it returns the first limit bytes, or a few less so that
-// no character is split, and "…".
+// truncate returns s if it has at most limit bytes. Otherwise it returns at most the first limit bytes, without
+// splitting a character, and "…".
 func truncate(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -143,8 +143,8 @@ func truncate(s string, limit int) string {
 	return s[:limit] + "…"
 }
 
-// lastBytes returns s if it has at most limit bytes. Otherwise it returns "…" and the last limit bytes, or a few less
-// so that no character is split.
+// lastBytes returns s if it has at most limit bytes. Otherwise it returns "…" and at most the last limit bytes, without
+// splitting a character.
 func lastBytes(s string, limit int) string {
 	if len(s) <= limit {
 		return s

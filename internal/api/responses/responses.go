@@ -30,7 +30,7 @@ import (
 type Header struct {
 	ID           string // the response's id (FormatID)
 	Created      time.Time
-	Model        string // the model of the request, or the service's default if the request named none
+	Model        string // the request's model, or the service's default if it named none
 	PreviousID   string // the response that this one continues; "" if none
 	Conversation string // the conversation that the request names; "" if none
 	Echo         Echo
@@ -78,7 +78,7 @@ type Echo struct {
 // Invalid is the error for a request that cannot be used.
 type Invalid struct {
 	Param   string // the parameter, such as input[2].content; "" if the error is about the body as a whole
-	Message string // for the caller
+	Message string // written for the client
 }
 
 // Error returns the parameter, if known, and the message.
