@@ -186,7 +186,7 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, span resp
 
 // awaitResponse waits until the run has ended or is suspended, and answers with the response. If the log has dropped
 // events of the run, the response has only the final answer. It is then the error event.ErrGone if the run is suspended
-// for approvals or calls the caller's functions, because those would be missing.
+// for approvals or calls the client's functions, because those would be missing.
 func (h *Handler) awaitResponse(w http.ResponseWriter, r *http.Request, runID string, head responses.Header) error {
 	enc := responses.NewEncoder(head)
 	calledTools := false

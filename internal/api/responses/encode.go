@@ -320,7 +320,7 @@ func (enc *Encoder) closeReasoning() {
 // closed all of the step's texts, reasoning and calls before, and items of a stream cannot be withdrawn. So only the
 // response at the end says which messages are valid.
 func (enc *Encoder) resetStep() {
-	enc.functionCalls = nil // only the last step of a run has calls of the caller's functions
+	enc.functionCalls = nil // only the last step of a run has calls of the client's functions
 	output := enc.resp.Output[enc.stepIndex:]
 	for i := range output {
 		if m, ok := output[i].(messageItem); ok {
