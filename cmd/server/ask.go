@@ -202,8 +202,9 @@ type localService struct {
 }
 
 // localConfig returns the settings of environ for an answerd that serves this process alone: on a free port of the
-// loopback interface, without TLS, authentication, rules and METRICS_ADDR. Its log has only errors, unless LOG_LEVEL or
-// DEBUG is set. The caller must close cfg.listener.
+// loopback interface, without TLS, authentication and METRICS_ADDR. Rules apply only to the runs of other callers, which
+// it may take over from a durable log. Its log has only errors, unless LOG_LEVEL or DEBUG is set. The caller must close
+// cfg.listener.
 func localConfig(environ environment) (config, error) {
 	cfg, err := loadConfig(environ)
 	if err != nil {
@@ -217,9 +218,10 @@ func localConfig(environ environment) (config, error) {
 	if cfg.PublicURL == "" {
 		cfg.localURL = "http://" + cfg.Addr
 	}
-	cfg.MetricsAddr = ""
-	cfg.AllowedHosts = nil
-	cfg.AuthIssuer, cfg.AuthRulesFile = "", "" // rules are about callers with a token
+	cfg.MetricsAddr, cfg.AuthIssuer, cfg.AllowedHosts = "", "", nil
+	if cfg.EventsURL.IsZero() {
+		cfg.AuthRulesFile = "" // all callers are anonymous
+	}
 	cfg.TLSCertFile, cfg.certificates.server = "", nil
 	cfg.ShutdownDelay, cfg.DrainTimeout = 0, time.Second
 	if environ.get("LOG_LEVEL") == "" && !cfg.Debug {
@@ -473,14 +475,14 @@ func openReports(jsonPath, junitPath string) (r reportFiles, err error) {
 	return r, nil
 }
 
-// write writes report to the files, and syncs them.
+// write writes report to the files, and closes them.
 func (r reportFiles) write(report *eval.Report) error {
 	var errs []error
 	if r.json != nil {
-		errs = append(errs, report.WriteJSON(r.json), r.json.Sync())
+		errs = append(errs, report.WriteJSON(r.json), r.json.Close())
 	}
 	if r.junit != nil {
-		errs = append(errs, report.WriteJUnit(r.junit), r.junit.Sync())
+		errs = append(errs, report.WriteJUnit(r.junit), r.junit.Close())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("write the report: %w", err)
@@ -488,11 +490,11 @@ func (r reportFiles) write(report *eval.Report) error {
 	return nil
 }
 
-// close closes the files.
+// close closes the files, unless write has closed them.
 func (r reportFiles) close() {
 	for _, f := range []*os.File{r.json, r.junit} {
 		if f != nil {
-			_ = f.Close() // write has synced the file, so an error loses no data
+			_ = f.Close()
 		}
 	}
 }

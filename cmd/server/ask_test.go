@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"testing"
 
+	"answerd/internal/llm/llmtest"
 	"answerd/internal/terminal"
 )
 
@@ -157,6 +158,48 @@ func TestAskInItsOwnProcessNeedsNoRule(t *testing.T) {
 	err := run(t.Context(), []string{"ask", "question"}, w.environment(w.withInboundAuth("ADDR", "127.0.0.1:1", "AUTH_RULES_FILE", rules)...), &stdout, io.Discard)
 	if err != nil || stdout.Len() == 0 {
 		t.Errorf("got %q, %v, want an answer", &stdout, err)
+	}
+}
+
+// A process of its own with a durable log takes over the runs that the service has left there. Their callers have tokens,
+// so the rules must apply to them.
+func TestAskInItsOwnProcessAppliesTheRulesToRunsOfOthers(t *testing.T) {
+	t.Parallel()
+	asked, result := make(chan struct{}), make(chan string, 1)
+	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
+		if last := r.Messages[len(r.Messages)-1]; last.Role == "tool" {
+			result <- last.Content
+			return llmtest.Says("Done.")
+		}
+		select {
+		case <-asked: // the second process asks
+			return llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"1+1"}`})
+		default:
+			close(asked)
+			return newWaitingScript(nil)(r)
+		}
+	})
+	rules := writeCodeFile(t, t.TempDir(), "rules.json", `{"rules": [{"tools": ["convert"]}]}`)
+	settings := w.environment(w.withInboundAuth("EVENTS_URL", "file:"+t.TempDir(), "AUTH_RULES_FILE", rules, "DRAIN_TIMEOUT", "0s")...)
+	s := startAnswerd(t, settings)
+	resp := post(t, newClient(t), s.url+"/answer", `{"question":"?","background":true}`, "Authorization", w.callerToken(t))
+	if resp.StatusCode != http.StatusAccepted {
+		t.Fatalf("got %s, want 202", resp.Status)
+	}
+	<-asked
+	s.stop()
+	if err := <-s.done; err != nil {
+		t.Fatal(err)
+	}
+
+	settings["ADDR"] = "127.0.0.1:1"
+	local, err := startLocalService(t.Context(), settings, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer local.stop()
+	if got := <-result; !strings.Contains(got, "may not use this tool") {
+		t.Errorf("got the result %s of a call that the rules forbid, want a refusal", got)
 	}
 }
 

@@ -286,6 +286,9 @@ func TestServeWarnsAboutAMissingKeyAndUnknownVariables(t *testing.T) {
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_TRACES_EXPORTER", "otlp"}, `"setting":"OTEL_TRACES_EXPORTER","reason":"has no effect: `},
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_TRACES_EXPORTER", "none"}, ""},
 		{append(traced, "OTEL_TRACES_EXPORTER", "none", "OTEL_SDK_DISABLED", "true"), ""},
+		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1 "}, `"setting":"LLM_BASE_URL","reason":"begins or ends with a space`},
+		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_API_KEY", `"canary"`}, `"setting":"LLM_API_KEY","reason":"is in quotes`},
+		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "'m'"}, `"setting":"DEFAULT_MODEL_ID","reason":"is in quotes`},
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_APIKEY", "canary"}, `"setting":"LLM_APIKEY","reason":"is not a setting and has no effect; the nearest setting is LLM_API_KEY"`},
 	} {
 		s := startAnswerd(t, newTestEnvironment(append(c.settings, "ADDR", "127.0.0.1:0")...))

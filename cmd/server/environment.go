@@ -135,6 +135,24 @@ func (e environment) unknownSettings(isUsed func(name string) bool) []*configErr
 	return out[:min(len(out), maxUnknownSettings)]
 }
 
+// literalSettings returns a warning for each setting whose value has quotes around it, or a space at one of its ends.
+// Shells and Compose remove them from an env file, docker run --env-file does not. An endpoint would only refuse such a
+// key or name of a model.
+func (e environment) literalSettings() (out []*configError) {
+	for _, name := range settingNames() {
+		value := e.get(name)
+		trimmed := strings.TrimSpace(value)
+		n := len(trimmed)
+		switch {
+		case trimmed != value:
+			out = append(out, &configError{name, "begins or ends with a space, which is part of the value"})
+		case n > 1 && strings.ContainsAny(value[:1], `"'`) && value[0] == value[n-1]:
+			out = append(out, &configError{name, "is in quotes, which are part of the value; docker run --env-file does not remove them"})
+		}
+	}
+	return out
+}
+
 // nearestName returns the element of names with the least edit distance to name; of several, the first one.
 func nearestName(name string, names []string) string {
 	return slices.MinFunc(names, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
@@ -165,7 +183,7 @@ func editDistance(a, b string) int {
 
 // findWarnings returns warnings about settings that are probably a mistake, although the service can start with them.
 func (c *config) findWarnings(environ environment) []*configError {
-	out := environ.unknownSettings(c.usedInFiles())
+	out := append(environ.unknownSettings(c.usedInFiles()), environ.literalSettings()...)
 	usesDefaultEndpoint := slices.ContainsFunc(c.servedModels(), func(p llm.Profile) bool { return !hasOwnEndpoint(p) })
 	if c.usesOpenAI() && c.LLMAPIKey.IsZero() && usesDefaultEndpoint {
 		out = append(out, &configError{"LLM_API_KEY", "is not set, and OpenAI's endpoint answers no request without a key; set it, or OPENAI_API_KEY, or LLM_BASE_URL to another endpoint"})

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
@@ -110,6 +111,26 @@ cases:
 	}
 	if broken := report.Cases[2]; broken.Results[0].Failures[0].Expect != "run" || !strings.Contains(out, "(model_error)") {
 		t.Errorf("got %+v, want a run that failed with model_error:\n%s", broken, out)
+	}
+}
+
+// A report may go to a pipe, as with -out /dev/stdout, which cannot be synced.
+func TestEvalWritesItsReportToAPipe(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	environ := newTestWorld(t, newTwoCallScript()).environment("ADDR", "127.0.0.1:1")
+	out, _, code := evaluate(t, environ, "cases: [{name: a, question: Q, expect: {contains: km}}]", "-out", fmt.Sprintf("/dev/fd/%d", w.Fd()))
+	w.Close() // ends the report for the reader
+	if code != 0 {
+		t.Errorf("got exit code %d and %s, want 0", code, out)
+	}
+	var report eval.Report
+	if err := json.NewDecoder(r).Decode(&report); err != nil || !report.Passed {
+		t.Errorf("got %v and the report %+v from the pipe, want one that has passed", err, report)
 	}
 }
 

@@ -24,9 +24,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -154,6 +156,7 @@ func main() {
 	// net/http logs with the default logger; its lines must have the same format.
 	if logger, err := telemetry.NewLogger(stderr, "info", false); err == nil {
 		slog.SetDefault(logger)
+		log.SetOutput(quotationCutter{log.Writer()})
 	}
 	err := run(ctx, os.Args[1:], newEnvironment(os.Environ()), os.Stdout, stderr)
 	stop()
@@ -162,6 +165,20 @@ func main() {
 	_ = stderr.Close(closeCtx) // an error could not be reported any more
 	cancel()
 	os.Exit(code)
+}
+
+// quotationCutter is the writer of the default logger of package log. It writes lines to its Writer without the text
+// between double quotes: net/http quotes bytes that a peer sent unasked, which may repeat a request with its keys.
+type quotationCutter struct{ io.Writer }
+
+var quotation = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+
+// Write implements io.Writer.
+func (c quotationCutter) Write(line []byte) (int, error) {
+	if _, err := c.Writer.Write(quotation.ReplaceAllLiteral(line, []byte("[cut]"))); err != nil {
+		return 0, err
+	}
+	return len(line), nil
 }
 
 // stderrTimeout bounds how long the process waits, before it exits, for stderr to accept the last lines.

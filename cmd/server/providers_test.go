@@ -356,6 +356,12 @@ func TestProviderErrorHasANextStep(t *testing.T) {
 		// https://github.com/ollama/ollama/issues/6027 and
 		// https://github.com/tinyhumansai/openhuman/issues/2787, read.
 		"Ollama, a model without tools": {400, `{"error":{"message":"registry.ollama.ai/library/gemma3:1b does not support tools","type":"api_error","param":null,"code":null}}`, "model_error", "LLM_TOOL_CALLING=text"},
+		// https://github.com/vllm-project/vllm/issues/9986 and https://github.com/vllm-project/vllm/pull/30613, read.
+		"vLLM without a parser": {400, `{"object":"error","message":"\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set","type":"BadRequestError","param":null,"code":400}`, "model_error", "LLM_TOOL_CALLING=text"},
+		// https://github.com/evalstate/fast-agent/issues/122, read.
+		"OpenRouter, a model without tools": {404, `{"error":{"message":"No endpoints found that support tool use. To learn more about provider routing, visit: https://openrouter.ai/docs/provider-routing","code":404}}`, "model_error", "LLM_TOOL_CALLING=text"},
+		// https://github.com/google/adk-python/issues/952, read.
+		"xAI, a model without tools": {400, `{"code":"Client specified an invalid argument","error":"Invalid request content: The model does not support tool use or function calling but tools or tool_choice have been specified on the request."}`, "model_error", "LLM_TOOL_CALLING=text"},
 		// https://github.com/ggml-org/llama.cpp/issues/10920, read: of versions before 2025.
 		"llama.cpp, an old one": {500, `{"code":500,"message":"Unsupported param: tools","type":"server_error"}`, "model_error", "LLM_TOOL_CALLING=text"},
 		// https://github.com/ggml-org/llama.cpp/pull/15780 and

@@ -176,6 +176,9 @@ func newRules(ctx context.Context, cfg config, logger *slog.Logger) (rules *auth
 		return nil, nil, err
 	}
 	rules = auth.NewRules(initial)
+	if cfg.AuthIssuer == "" { // The process of ask or chat: the person at its terminal may use everything.
+		rules.ExemptAnonymous()
+	}
 	return rules, startFollowing(ctx, file, "access rules", logger, func() (slog.Attr, error) {
 		changed, err := readRules(cfg)
 		if err != nil {

@@ -136,6 +136,9 @@ func TestLibrariesLogJSONLines(t *testing.T) {
 	if err := json.Unmarshal([]byte(line), &said); err != nil || said.Msg == "" {
 		t.Errorf("%s: %v, Msg %q, want Msg non-empty, no error", line, err, said.Msg)
 	}
+	if strings.Contains(said.Msg, "HTTP/1.1") {
+		t.Errorf("got the line %s, want none of the endpoint's bytes, which may repeat the API key", line)
+	}
 	p.signal(t, syscall.SIGTERM)
 	if err := p.wait(); err != nil {
 		t.Error(err)

@@ -139,6 +139,7 @@ var symptoms = map[string]symptom{
 	"LLM_API_KEY: is not set":                                           startWarns("LLM_BASE_URL", "https://api.openai.com/v1", "DEFAULT_MODEL_ID", "m"),
 	"LLM_BASE_URL: must be an http or https URL":                        startFails("LLM_BASE_URL", "llm.example.com"),
 	"is not a setting and has no effect":                                startWarns("LLM_APIKEY", "k"),
+	"is in quotes, which are part of the value":                         startWarns("LLM_API_KEY", `"k"`),
 	"ADDR: is not loopback and no inbound authentication is set":        startFails("ADDR", ":8080"),
 	"ADDR: must be host:port":                                           startFails("ADDR", "8080"),
 	"address already in use":                                            occupiedPort,

@@ -37,6 +37,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math"
 	"net/url"
 	"slices"
 	"strings"
@@ -147,7 +148,7 @@ type Tools interface {
 	Servers() []mcp.ServerStatus
 	Unavailable(waited bool) []string
 	InstructionsFor(ctx context.Context, caller auth.Identity, isUsed func(server string) bool) []mcp.Instructions
-	Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error)
+	Prompts(ctx context.Context, caller auth.Identity, server string) (mcp.PromptList, error)
 	Prompt(ctx context.Context, caller auth.Identity, server, name string, args map[string]string) ([]mcp.PromptMessage, error)
 	RefreshFor(ctx context.Context, caller auth.Identity, server string) error
 	Ready() bool
@@ -189,8 +190,8 @@ type InvalidError struct {
 
 func (e *InvalidError) Error() string { return e.Pointer + ": " + e.Detail }
 
-// ErrUnknownModel means that the service does not serve the requested model.
-var ErrUnknownModel = &InvalidError{"/model", "not one of the models that are served"}
+// errUnknownModel means that the service does not serve the requested model.
+var errUnknownModel = &InvalidError{"/model", "not one of the models that are served"}
 
 // ToolsUnavailableError refuses a question because no MCP server that has tools for it is connected.
 type ToolsUnavailableError = admission.ToolsUnavailableError
@@ -273,7 +274,10 @@ type loop struct {
 
 	metadata     event.Metadata // the metadata of the final answer, filled in as the run proceeds
 	metadataSize int            // how many bytes the calls occupy in metadata
-	childSpent   *event.Spent   // what the child runs have used whose calls are in metadata; nil if there are none
+	// fallbackCost is how much more the answers of fallbacks cost than they would at the price of the requested model.
+	// It is negative if the fallbacks were cheaper.
+	fallbackCost float64
+	childSpent   *event.Spent // what the child runs have used whose calls are in metadata; nil if there are none
 
 	replayed *replay.State // what other processes did in this run; nil if it began here
 }
@@ -359,8 +363,14 @@ type mediaBudget struct {
 
 type jsonText = json.RawMessage
 
-// addUsage adds used to the token counts in the answer's metadata.
-func (l *loop) addUsage(used event.Usage) { l.metadata.Usage = l.metadata.Usage.Plus(used) }
+// addUsage adds used, tokens that the run itself has used, to the token counts in the answer's metadata.
+func (l *loop) addUsage(used event.Usage) {
+	l.metadata.Usage = l.metadata.Usage.Plus(used)
+	requested := l.profile.Price.CostOf(used.InputTokens, used.OutputTokens)
+	if answered := l.budget.CostOf(used); requested != nil && answered != nil {
+		l.fallbackCost += *answered - *requested
+	}
+}
 
 // countChild adds what a child run has used to childSpent and to the answer's metadata.
 func (l *loop) countChild(spent event.Spent) {
@@ -369,7 +379,7 @@ func (l *loop) countChild(spent event.Spent) {
 		sum = l.childSpent.Plus(spent)
 	}
 	l.childSpent = &sum
-	l.addUsage(spent.Usage)
+	l.metadata.Usage = l.metadata.Usage.Plus(spent.Usage)
 }
 
 // cost returns what the run and its child runs have cost together. It returns nil if a price or what a child has used
@@ -380,11 +390,10 @@ func (l *loop) cost() *float64 {
 	if l.childSpent != nil {
 		children = *l.childSpent
 	}
-	own := l.budget.CostOf(event.Usage{
-		InputTokens:  all.InputTokens - children.Usage.InputTokens,
-		OutputTokens: all.OutputTokens - children.Usage.OutputTokens,
-		TotalTokens:  all.TotalTokens - children.Usage.TotalTokens,
-	})
+	own := l.profile.Price.CostOf(all.InputTokens-children.Usage.InputTokens, all.OutputTokens-children.Usage.OutputTokens)
+	if own != nil && l.fallbackCost != 0 {
+		*own = math.Round((*own+l.fallbackCost)*1e12) / 1e12
+	}
 	return event.Spent{Cost: own}.Plus(children).Cost
 }
 
@@ -414,15 +423,15 @@ func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.To
 	return allowed
 }
 
+// MayUseModel reports whether the access rules let caller use model.
+func (a *Agent) MayUseModel(caller auth.Identity, model string) bool {
+	return a.Rules.Of(caller).AllowsModel(model)
+}
+
 // ServersFor returns the states of the servers that the access rules let caller use, in configuration order.
 func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 	access := a.Rules.Of(caller)
 	return slices.DeleteFunc(a.Tools.Servers(), func(s mcp.ServerStatus) bool { return !access.AllowsServer(s.Name) })
-}
-
-// MayUseModel reports whether the access rules let caller use model.
-func (a *Agent) MayUseModel(caller auth.Identity, model string) bool {
-	return a.Rules.Of(caller).AllowsModel(model)
 }
 
 // Refresh fetches the list of a server's tools again, as caller sees them. It returns ErrUnknownServer if the server
@@ -446,9 +455,9 @@ func (a *Agent) SignOut(ctx context.Context, caller auth.Identity, server string
 
 // Prompts lists a server's prompts as caller sees them. It returns ErrUnknownServer if the server does not exist or
 // caller may not use it.
-func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error) {
+func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string) (mcp.PromptList, error) {
 	if !a.Rules.Of(caller).AllowsServer(server) {
-		return nil, fmt.Errorf("list the prompts of %.64q: %w", server, ErrUnknownServer)
+		return mcp.PromptList{}, fmt.Errorf("list the prompts of %.64q: %w", server, ErrUnknownServer)
 	}
 	return a.Tools.Prompts(ctx, caller, server)
 }

@@ -94,11 +94,24 @@ func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
 // DefaultAgent returns the id of the agent that answers questions which name no agent.
 func (a *Agent) DefaultAgent() string { return a.agents.Load().list[0].ID }
 
-// HasAgent reports whether AGENTS_FILE defines an agent with this id, whether or not the caller may use it. API formats
-// that have no field for the agent use this to see whether the model field names an agent.
+// HasAgent reports whether AGENTS_FILE defines an agent with this id, whether or not the caller may use it.
 func (a *Agent) HasAgent(id string) bool {
 	served := a.agents.Load()
 	return !served.unnamed && served.find(id) != nil
+}
+
+// IsAgent reports whether model, the model of a request in an API format that has no field for the agent, is the id of
+// an agent. If caller may not use the agent, the error is that for a model that is not served, so that callers do not
+// learn that the agent exists. If the access rules allow caller nothing, the error is ErrForbidden.
+func (a *Agent) IsAgent(caller auth.Identity, model string) (bool, error) {
+	if model == "" || !a.HasAgent(model) {
+		return false, nil
+	}
+	_, err := a.selectAgent(caller, model)
+	if errors.Is(err, ErrUnknownAgent) {
+		return false, errUnknownModel
+	}
+	return err == nil, err
 }
 
 // AgentTools returns the names of the tools that the agent with this id may call for caller, including those that ask
@@ -294,7 +307,7 @@ func (r Request) hasAvailableTool(tools []catalog.Tool, down []string, asks []as
 }
 
 // askTools returns the tools with which a run of request asks other agents. The request's agent lists the agents that
-// it may ask. An agent is left out if it no longer exists, if caller may not use it, or if Request.Tools excludes its
+// it may ask. An agent is left out if it no longer exists, if caller may not use it, or if the request does not allow its
 // tool. At definition.MaxLevels a run cannot ask other agents.
 func (a *Agent) askTools(caller auth.Identity, request Request) (tools []askTool) {
 	if len(request.namedAgent.Agents) == 0 || request.ToolChoice == ToolNone || request.parent.Level >= definition.MaxLevels {
@@ -304,7 +317,7 @@ func (a *Agent) askTools(caller auth.Identity, request Request) (tools []askTool
 	for _, id := range request.namedAgent.Agents {
 		name := definition.AskPrefix + id
 		asked := served.find(id)
-		if asked == nil || !access.AllowsAgent(id) || !matches(request.Tools, name) {
+		if asked == nil || !access.AllowsAgent(id) || !request.matchesTool(name) {
 			continue
 		}
 		description := "Asks the agent " + id + ", which has tools of its own, and returns its answer."
@@ -357,6 +370,16 @@ func (a *Agent) profileOf(model string) llm.Profile {
 func (a *Agent) priceOf(model string) *llm.Price {
 	_, profiles := a.Models()
 	return profiles[model].Price
+}
+
+// usePriceOf sets the price at which the budget charges the next tokens. answered is the model that answered, which may
+// be a fallback of the requested model. If the fallback's price is unknown, the requested model's price applies.
+func (l *loop) usePriceOf(answered string) {
+	price := l.profile.Price
+	if answered != l.run.req.Model {
+		price = cmp.Or(l.agent.priceOf(answered), price)
+	}
+	l.budget.SetPrice(price)
 }
 
 // updateOffered sets l.offered, the tools that the model is offered: the API client's tools, the tools that ask other
@@ -431,7 +454,7 @@ func (l *loop) answerTokens(final bool) int64 {
 	if limit == 0 && !l.answerRefused {
 		return 0
 	}
-	return budget.LowerTokens(limit, l.window.AnswerRoom())
+	return budget.LowerTokens(limit, l.window.AnswerTokens())
 }
 
 // modelRequest returns the model request for a turn, counted from 1. In the final turn it offers no tools.

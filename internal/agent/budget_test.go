@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -99,6 +100,49 @@ func TestCostOfARunIsReportedIfThePriceIsKnown(t *testing.T) {
 			t.Errorf("%s: cost %g, want none without a price", name, *cost)
 		case price != nil && (cost == nil || *cost != (float64(u.InputTokens)*price.Input+float64(u.OutputTokens)*price.Output)/1e6):
 			t.Errorf("%s: cost %v of %+v, want the tokens times their prices", name, cost, u)
+		}
+	}
+}
+
+// A fallback may cost more than the model that was asked for, and a limit of cost must hold all the same, also in a process
+// that takes the run over.
+func TestCostOfAFallbackIsChargedAtItsPrice(t *testing.T) {
+	script := callWhileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
+	for name, c := range map[string]struct {
+		price *llm.Price // of the fallback
+		limit float64
+		want  string
+	}{
+		"its own price": {&llm.Price{Input: 20, Output: 60}, 0.0009, "cost 0.0015 after 3 steps: cost 0.001/0.0009, max_turns 2/2"},
+		"no price":      {nil, 0, "cost 4.5e-05 after 3 steps: max_turns 2/2"},
+		"free":          {&llm.Price{}, 0, "cost 0 after 3 steps: max_turns 2/2"},
+	} {
+		newProcess := func(log event.Log, more ...func(*config.Server)) *agenttest.Fixture {
+			return agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
+				if r.Model == "cheap" {
+					return llmtest.Fails(http.StatusServiceUnavailable, "down")
+				}
+				return script(r)
+			}, func(o *agent.Options) {
+				o.Log, o.Durable = log, true
+				o.Profiles = map[string]llm.Profile{
+					"cheap": {ID: "cheap", Price: &llm.Price{Input: 1, Output: 1}, Fallback: []string{"dear"}}, "dear": {ID: "dear", Price: c.price},
+				}
+				o.Model = llm.NewRouter(map[llm.ToolCalling]llm.Model{llm.AutoCalling: o.Model}, "", o.Profiles)
+			}, more...)
+		}
+		origin := &recordingLog{Log: memory.New(memory.Options{})}
+		first := newProcess(origin)
+		run := first.StartRun(t, agent.Request{Model: "cheap", MaxTurns: 2, Budget: agent.Budget{Cost: c.limit}})
+		first.Events(t, run.ID) // to the end
+		isStepEnd := func(o operation) bool { return o.what == "step_end" }
+		died := origin.diedAfter(t, run, slices.IndexFunc(origin.recordedOperations(), isStepEnd)+1)
+		for process, h := range map[string]*agenttest.Fixture{"first": first, "second": newProcess(died, withToolsOf(first))} {
+			events := h.Events(t, run.ID)
+			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
+			if got := fmt.Sprintf("cost %g after %d steps: %s", *end.Metadata.Cost, end.Metadata.Steps, budgetEvents(events)); got != c.want {
+				t.Errorf("%s, %s process: got %s, want %s", name, process, got, c.want)
+			}
 		}
 	}
 }

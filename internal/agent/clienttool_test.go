@@ -150,3 +150,26 @@ func TestSamplingAndMaxTokensReachTheWire(t *testing.T) {
 		t.Errorf(`messages: %+v, want 2, Content ending in "\n\nRhyme.", Content starting with "You are"`, r.Messages)
 	}
 }
+
+// A tool_choice is about the calls of one model, so a child keeps the tools that AllowedTools does not name.
+func TestAllowedToolsDoNotNarrowChildren(t *testing.T) {
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("No.")),
+	}), withAgents(t, fiveAgents))
+	h.Events(t, h.StartRun(t, agent.Request{AllowedTools: []string{"ask_b"}}).ID)
+	requests := h.Model.Requests()
+	if len(requests) < 2 {
+		t.Fatalf("got %d model requests, want those of a and b", len(requests))
+	}
+	if tools := requests[0].Tools; len(tools) != 1 || tools[0].Function.Name != "ask_b" {
+		t.Errorf("a is offered %+v, want only ask_b", tools)
+	}
+	if len(requests[1].Tools) == 0 {
+		t.Error("b is offered no tools, want its own")
+	}
+
+	h.Events(t, h.StartRun(t, agent.Request{AllowedTools: []string{"echo"}}).ID)
+	if tools := h.Model.Requests()[len(requests)].Tools; len(tools) != 1 || tools[0].Function.Name != "echo" {
+		t.Errorf("a is offered %+v, want only echo", tools)
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -186,9 +188,9 @@ func (s *modelStream) finishCut(ctx context.Context) error {
 		prompt := s.window.PromptTokens()
 		s.countUsage(ctx, llm.Usage{Input: prompt, Output: s.output.Tokens(), Total: prompt + s.output.Tokens()})
 	}
-	for index, arguments := range s.unparsed {
+	for _, index := range slices.Sorted(maps.Keys(s.unparsed)) {
 		c := s.byIndex[index]
-		c.parseArgs(arguments.String())
+		c.parseArgs(s.unparsed[index].String())
 		if err := s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()}); err != nil {
 			return err
 		}
@@ -262,6 +264,7 @@ func (s *modelStream) appendPart(ctx context.Context, part llm.Part) error {
 	case llm.Extensions:
 		s.extensions = &p
 	case llm.Usage:
+		s.usePriceOf(p.Asked)
 		s.countUsage(ctx, p)
 	case llm.Finish:
 		s.finish = p.Reason

@@ -99,6 +99,30 @@ func TestOutputBeyondItsLimitIsCutHoweverItIsDivided(t *testing.T) {
 	}
 }
 
+// The calls of a cut answer are completed in their order, so that a run and its repetition have the same events.
+func TestCallsOfACutAnswerAreCompletedInTheirOrder(t *testing.T) {
+	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
+		if len(r.Messages) > 2 {
+			return llmtest.Says("Done.")
+		}
+		return func(w http.ResponseWriter, _ *http.Request) {
+			var deltas []any
+			for i := range 8 {
+				function := map[string]any{"name": "echo", "arguments": `{"text":"x"}`}
+				deltas = append(deltas, map[string]any{"tool_calls": []any{map[string]any{"index": i, "id": fmt.Sprint(i), "function": function}}})
+			}
+			llmtest.Stream(w, "stop", append(deltas, map[string]any{"content": strings.Repeat(" word", 1000)})...)
+		}
+	}, func(o *agent.Options) { o.MaxOutputTokens = 100 })
+	var ids []string
+	for _, c := range agenttest.EventsOf[event.ToolCall](h.Events(t, h.StartRun(t, agent.Request{}).ID)) {
+		ids = append(ids, c.CallID)
+	}
+	if got, want := strings.Join(ids, " "), "0 1 2 3 4 5 6 7"; got != want {
+		t.Errorf("got the calls %s, want %s", got, want)
+	}
+}
+
 // Criterion: the same 200 bytes twenty times are cut, with the finish reason length.
 func TestOutputLoopEndsWithLength(t *testing.T) {
 	for name, block := range map[string]string{

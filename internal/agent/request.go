@@ -60,6 +60,9 @@ type Request struct {
 	Tools   []string `json:",omitzero"`
 	// ServerTools restricts the tools of single servers further. It maps a server's name to globs for its tools' names.
 	ServerTools map[string][]string `json:",omitzero"`
+	// AllowedTools restricts the tools of servers and agents further, to these names, each of which must exist; nil
+	// means all. Unlike Tools, it does not restrict the runs of agents that this run asks.
+	AllowedTools []string `json:",omitzero"`
 	// ClientTools are tools that the API client executes. A turn that calls one ends the run, and the result arrives in
 	// the History of the next request. A client tool with the name of another tool is not offered. ForcedTool, if set,
 	// names the tool that the model must call in the first turn.
@@ -179,7 +182,7 @@ func mediaSize(media []Media) (n int) {
 
 // restrictsTools reports whether the request limits which of the servers' tools it may use, or allows none.
 func (r Request) restrictsTools() bool {
-	return r.ToolChoice == ToolNone || r.Servers != nil || r.Tools != nil || r.ServerTools != nil
+	return r.ToolChoice == ToolNone || r.Servers != nil || r.Tools != nil || r.ServerTools != nil || r.AllowedTools != nil
 }
 
 // filterTools returns those tools in all that the request and its agent may use. The result may be all itself, so the
@@ -196,11 +199,16 @@ func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	}
 	var out []catalog.Tool
 	for _, t := range all {
-		if matches(r.Servers, t.Server) && matches(r.Tools, t.Name) && matches(r.ServerTools[t.Server], t.Name) {
+		if matches(r.Servers, t.Server) && r.matchesTool(t.Name) && matches(r.ServerTools[t.Server], t.Name) {
 			out = append(out, t)
 		}
 	}
 	return out
+}
+
+// matchesTool reports whether Tools and AllowedTools allow the tool called name, of a server or of another agent.
+func (r Request) matchesTool(name string) bool {
+	return matches(r.Tools, name) && matches(r.AllowedTools, name)
 }
 
 // matches reports whether one of globs matches name. nil matches every name; a malformed glob matches none.
@@ -240,6 +248,15 @@ func (r *Request) AddClientTool(tool ClientTool) *InvalidError {
 	}
 	r.ClientTools = append(r.ClientTools, tool)
 	return nil
+}
+
+// AllowOnly restricts the tools that the model may call to names: it removes all other ClientTools, and sets AllowedTools
+// to the names that no client tool has. All names must be valid (IsToolName).
+func (r *Request) AllowOnly(names []string) {
+	r.AllowedTools = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return slices.ContainsFunc(r.ClientTools, func(t ClientTool) bool { return t.Name == name })
+	})
+	r.ClientTools = slices.DeleteFunc(r.ClientTools, func(t ClientTool) bool { return !slices.Contains(names, t.Name) })
 }
 
 // Limits on a request's metadata, in members and bytes.

@@ -74,8 +74,9 @@ func (l *loop) restoredEnd() (event.Body, error) {
 func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	l.trimSilently(tools)
 	l.step++
-	l.addUsage(s.Usage)
 	l.preferredModel = cmp.Or(s.Model, l.preferredModel)
+	l.usePriceOf(l.preferredModel)
+	l.addUsage(s.Usage)
 	l.metadata.UpstreamModel = cmp.Or(s.Upstream, l.metadata.UpstreamModel)
 	reply := modelReply{text: s.Text, usage: s.Usage, finish: s.FinishReason, extensions: l.restoreExtensions(s.Extensions)}
 	for _, c := range s.Calls {

@@ -356,7 +356,7 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 		request.Model = defaultModel
 	}
 	if _, served := profiles[request.Model]; !served && len(profiles) > 0 {
-		return ErrUnknownModel
+		return errUnknownModel
 	}
 	if access := a.Rules.Of(owner); access.AllowsNothing() || !access.AllowsModel(request.Model) {
 		return ErrForbidden
@@ -425,17 +425,22 @@ func (a *Agent) validateServersAndTools(owner auth.Identity, request Request) er
 	return nil
 }
 
-// validateRequiredTool refuses a request whose ForcedTool is not offered to the model, because the model's endpoint
-// would refuse it with a less clear message. It also refuses ToolRequired if the model is offered no tools, because the
+// validateRequiredTool refuses a request whose ForcedTool or one of whose AllowedTools is not offered to the model,
+// because the model's endpoint would refuse it with a less clear message, or the model would lack the tool. It also refuses ToolRequired if the model is offered no tools, because the
 // endpoint would then answer without a call.
 func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, request Request) error {
-	if request.ForcedTool == "" && request.ToolChoice != ToolRequired {
+	if request.ForcedTool == "" && request.ToolChoice != ToolRequired && len(request.AllowedTools) == 0 {
 		return nil
 	}
 	serverTools := request.namedAgent.catalogs.catalogFor(a.ToolsFor(ctx, caller), request)
 	asks := a.askTools(caller, request)
+	for _, name := range request.AllowedTools {
+		if _, isServerTool := serverTools.ByName[name]; !isServerTool && !hasAskTool(asks, name) {
+			return &InvalidError{"/tool_choice", "there is no tool called " + name}
+		}
+	}
 	if request.ForcedTool == "" {
-		if len(serverTools.Tools) == 0 && len(request.ClientTools) == 0 && len(asks) == 0 {
+		if request.ToolChoice == ToolRequired && len(serverTools.Tools) == 0 && len(request.ClientTools) == 0 && len(asks) == 0 {
 			return &InvalidError{"/tool_choice", "no tool can be called"}
 		}
 		return nil

@@ -204,7 +204,8 @@ func TestCostIsUnknownIfThatOfAnyChildRunIs(t *testing.T) {
 		"the second is unknown": {[]event.Spent{known(3), {}}, "unknown"},
 		"all are unknown":       {[]event.Spent{{}}, "unknown"},
 	} {
-		l := &loop{budget: budget.New(budget.Limits{}, 0, &llm.Price{Input: 1e6}, nil, nil)}
+		price := &llm.Price{Input: 1e6}
+		l := &loop{profile: llm.Profile{Price: price}, budget: budget.New(budget.Limits{}, 0, price, nil, nil)}
 		l.addUsage(event.Usage{InputTokens: 10, TotalTokens: 10})
 		for _, child := range c.children {
 			l.countChild(child)

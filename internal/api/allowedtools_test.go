@@ -109,3 +109,76 @@ func TestResponseWithAllOfItsMaxToolCallsIsComplete(t *testing.T) {
 		}
 	}
 }
+
+// OpenAI's allowed_tools in tool_choice limits what the model may call without a change of tools.
+func TestToolChoiceOfAllowedTools(t *testing.T) {
+	t.Parallel()
+	s := newServiceWithTwoServers(t, llmtest.Turns(llmtest.Says("!")))
+	const (
+		colour = `{"type":"function","name":"colour"}`
+		other  = `{"type":"function","name":"other"}`
+		one    = `{"type":"mcp","server_label":"one"}`
+		two    = `{"type":"mcp","server_label":"two"}`
+		twoAdd = `{"type":"mcp","server_label":"two","name":"two_add"}`
+	)
+	for _, c := range []struct {
+		tools, allowed string
+		want           []string // the tools of the model; nil if the request is refused
+		param          string
+	}{
+		{tools: other + "," + colour, allowed: colour, want: []string{"colour"}},
+		{tools: other, allowed: `{"type":"function","name":"echo"},` + other, want: []string{"echo", "other"}},
+		{tools: colour + "," + one + "," + two, allowed: twoAdd, want: []string{"two_add"}},
+		{tools: colour + "," + one + "," + two, allowed: two + "," + colour, want: []string{"colour", "two_add", "two_echo"}},
+		{tools: `{"type":"mcp","server_label":"two","allowed_tools":["*_echo"]},` + one, allowed: two, want: []string{"two_echo"}},
+		{tools: colour, allowed: `{"type":"function","name":"nosuch"}`, param: "tool_choice"},
+		{tools: one, allowed: two, param: "tool_choice.tools[0].server_label"},
+		{tools: one + "," + two, allowed: one + "," + twoAdd, param: "tool_choice.tools[0].name"},
+		{tools: colour, allowed: `{"type":"web_search"}`, param: "tool_choice.tools[0]"},
+		{tools: colour, allowed: ``, param: "tool_choice.tools"},
+	} {
+		for _, mode := range []string{"auto", "required"} {
+			before := len(s.Model.Requests())
+			body := responsesBody("?", `,"tools":[`+c.tools+`],"tool_choice":{"type":"allowed_tools","mode":"`+mode+`","tools":[`+c.allowed+`]}`)
+			if c.param != "" {
+				if e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", body), 400).Error; e.Param == nil || *e.Param != c.param {
+					t.Errorf("tools %s, allowed %s: got %+v, want an error about %s", c.tools, c.allowed, e, c.param)
+				}
+				continue
+			}
+			decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", body), 200)
+			asked := s.Model.Requests()[before]
+			var got []string
+			for _, tool := range asked.Tools {
+				if name := tool.Function.Name; slices.Contains([]string{"add", "echo", "two_add", "two_echo", "colour", "other"}, name) {
+					got = append(got, name)
+				}
+			}
+			slices.Sort(got)
+			if choice := string(asked.ToolChoice); !slices.Equal(got, c.want) || choice != `"`+mode+`"` && (mode != "auto" || choice != "") {
+				t.Errorf("tools %s, allowed %s: the model is offered %v with tool_choice %s, want %v and %s", c.tools, c.allowed, got, choice, c.want, mode)
+			}
+		}
+	}
+}
+
+func TestToolChoiceOfAllowedToolsInChatCompletions(t *testing.T) {
+	t.Parallel()
+	s := newServiceWithTwoServers(t, llmtest.Turns(llmtest.Says("!")))
+	choice := func(mode, tools string) string {
+		return chatCompletionBody("?", `,"tools":[{"type":"function","function":{"name":"colour"}},{"type":"function","function":{"name":"other"}}],
+			"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"`+mode+`","tools":[`+tools+`]}}`)
+	}
+	const colour, add = `{"type":"function","function":{"name":"colour"}}`, `{"type":"function","function":{"name":"add"}}`
+	decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", choice("required", colour+","+add)), 200)
+	asked := s.Model.Requests()[0]
+	if len(asked.Tools) != 2 || asked.Tools[0].Function.Name != "colour" || asked.Tools[1].Function.Name != "add" || string(asked.ToolChoice) != `"required"` {
+		t.Errorf("the model is offered %+v with tool_choice %s, want colour, add and required", asked.Tools, asked.ToolChoice)
+	}
+
+	for _, body := range []string{choice("auto", strings.Replace(colour, "colour", "nosuch", 1)), choice("any", colour), choice("auto", ""), choice("auto", `{"type":"custom"}`)} {
+		if e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/chat/completions", body), 400).Error; e.Param == nil || !strings.HasPrefix(*e.Param, "tool_choice") {
+			t.Errorf("%s: got %+v, want an error about tool_choice", body, e)
+		}
+	}
+}

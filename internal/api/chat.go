@@ -41,7 +41,7 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 	models := h.availableModels(r)
 	i := slices.IndexFunc(models, func(m chat.Model) bool { return m.ID == id })
 	if i < 0 {
-		return agent.ErrUnknownModel
+		return &agent.InvalidError{Pointer: "/model", Detail: "not one of the models that are served"}
 	}
 	writeJSON(w, http.StatusOK, "application/json", models[i])
 	return nil

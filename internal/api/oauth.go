@@ -2,11 +2,14 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
+
+	"answerd/internal/agent"
 )
 
 // maxCallbackQuery bounds the query of an OAuth callback, in bytes.
@@ -38,11 +41,14 @@ func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 
 // signOut serves DELETE /servers/{name}/sign-in: it removes the caller's tokens for an MCP server.
 func (h *Handler) signOut(w http.ResponseWriter, r *http.Request) error {
-	if err := h.Agent.SignOut(r.Context(), identity(r), pathParam(r, "name")); err != nil {
-		return err
+	err := h.Agent.SignOut(r.Context(), identity(r), pathParam(r, "name"))
+	switch {
+	case errors.Is(err, agent.ErrUnknownServer):
+		return newProblem("not_found", "There is no MCP server with this name at which users sign in.")
+	case err == nil:
+		writeNoContent(w)
 	}
-	writeNoContent(w)
-	return nil
+	return err
 }
 
 // writeHTML answers with a page for a browser. title and text are inserted as HTML, so they must be fixed texts. The

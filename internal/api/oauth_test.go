@@ -191,7 +191,8 @@ func TestSignOutRemovesTheTokensOfTheCaller(t *testing.T) {
 	if res := call(); res.SignIn == nil {
 		t.Errorf("the result is %+v, want that the caller has to sign in", res)
 	}
-	if resp := s.do(t, "DELETE", "/servers/none/sign-in", ""); resp.StatusCode != http.StatusNotFound {
-		t.Errorf("a sign-out of an unknown server is answered with %d, want 404", resp.StatusCode)
+	p := decodeResponse[problem](t, s.do(t, "DELETE", "/servers/none/sign-in", ""), 404)
+	if want := "There is no MCP server with this name at which users sign in."; p.Detail != want {
+		t.Errorf("a sign-out of an unknown server: got %q, want %q", p.Detail, want)
 	}
 }

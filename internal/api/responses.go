@@ -25,7 +25,9 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 			err = native.DecodeOptions(request.Options, &request.Request)
 		}
 		if err == nil && len(request.Approvals) == 0 {
-			err = h.continueThread(r, &request)
+			if err = h.checkPastApprovals(r, request.PastApprovals); err == nil {
+				err = h.continueThread(r, &request)
+			}
 		}
 		return request.Request, err
 	})
@@ -58,6 +60,25 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 		return startProblem(err, request)
 	}
 	return h.sendResponse(w, r, responseSpan{run: run, request: stored}, request.Stream, request.Background)
+}
+
+// checkPastApprovals returns a *responses.Invalid if the newest of approvals answers a request that is still open. Other
+// items follow these approvals in the input. Such an answer must not be ignored, but a suspended run cannot take the
+// message that follows it. A run that cannot be found is not an error, but an unreachable log is.
+func (h *Handler) checkPastApprovals(r *http.Request, approvals []responses.Approval) error {
+	if len(approvals) == 0 {
+		return nil
+	}
+	newest := approvals[len(approvals)-1]
+	run, err := h.ownedRun(r, newest.Run)
+	if errors.Is(err, event.ErrUnavailable) {
+		return err
+	}
+	suspended, _ := run.Last.Body.(event.Suspended)
+	if !slices.ContainsFunc(suspended.Interrupts, func(i event.Interrupt) bool { return i.ID == newest.Interrupt }) {
+		return nil
+	}
+	return &responses.Invalid{Param: newest.Param, Message: "answers an approval request that is still open, so it must be at the end of the input: send what follows it in the next request"}
 }
 
 // continueThread makes request continue the thread of its previous response (PreviousID), after that response's turn.

@@ -290,3 +290,23 @@ func TestResponseRepeatsItsRequest(t *testing.T) {
 		}
 	}
 }
+
+// A run that waits for an approval cannot take a message as well, so an approval with an item after it must not be ignored.
+func TestResponseApprovalBeforeAMessageIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newService(t, addingModel(), nil, nil, addNeedsApproval)
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?")), 200)
+	approval := fmt.Sprintf(`{"type":"mcp_approval_response","approval_request_id":"%s","approve":true}`, one.Output[0].ID)
+	both := `[{"role":"user","content":"What is 1 + 2?"},` + approval + `,{"role":"user","content":"Thanks."}]`
+	for _, member := range []string{"", `,"previous_response_id":"` + one.ID + `"`} {
+		e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody(both, member)), 400).Error
+		if e.Param == nil || *e.Param != "input[1]" || !strings.Contains(e.Message, "next request") {
+			t.Errorf("%q: got %+v, want an error about input[1] that says to send the message in the next request", member, e)
+		}
+	}
+
+	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("["+approval+"]")), 200)
+
+	// The run has the answer now, so the approval is part of the history.
+	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(both)), 200)
+}

@@ -49,18 +49,12 @@ func (h *Handler) describeAgent(r *http.Request, d definition.Agent) native.Agen
 
 // selectAgent lets a request name an agent as its model, for API formats that have no field for agents. If req.Model is
 // the id of a named agent, selectAgent sets req.Agent to it and clears req.Model. No agent has the id of a model, so
-// the two cannot be confused. If the caller may not use that agent, the error is that of an unknown model, so that
-// callers do not learn that the agent exists. It is agent.ErrForbidden for a caller who may use nothing at all.
+// the two cannot be confused. If the caller may not use the agent, the error is that of Agent.IsAgent, which does not
+// reveal that the agent exists.
 func (h *Handler) selectAgent(caller auth.Identity, req *agent.Request) error {
-	if req.Model == "" || !h.Agent.HasAgent(req.Model) {
-		return nil
-	}
-	access := h.Agent.Rules.Of(caller)
-	if access.AllowsNothing() {
-		return agent.ErrForbidden
-	}
-	if !access.AllowsAgent(req.Model) {
-		return agent.ErrUnknownModel
+	isAgent, err := h.Agent.IsAgent(caller, req.Model)
+	if err != nil || !isAgent {
+		return err
 	}
 	id := req.Model
 	req.Model = ""
@@ -137,6 +131,6 @@ func (h *Handler) listPrompts(w http.ResponseWriter, r *http.Request) error {
 		h.Logger.WarnContext(r.Context(), "cannot list prompts", "server", name, "error", err, help.Servers.Attr())
 		return newProblem("unavailable", "The MCP server did not answer.")
 	}
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"prompts": list})
+	writeJSON(w, http.StatusOK, "application/json", list)
 	return nil
 }

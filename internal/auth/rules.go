@@ -14,7 +14,10 @@ import (
 // Rules decide which callers may use which servers, tools, models and agents. A caller may use everything that at least
 // one matching rule allows, and nothing if no rule matches. A nil *Rules, for a service without rules, allows
 // everything to all callers. Rules may be used concurrently.
-type Rules struct{ current atomic.Pointer[[]Rule] }
+type Rules struct {
+	current         atomic.Pointer[[]Rule]
+	exemptAnonymous bool // see ExemptAnonymous
+}
 
 // Rule is one rule. A condition that is left out matches every caller, and a permission that is left out allows
 // everything. Names are patterns as in path.Match, except that * also matches "/", which subjects and models may
@@ -43,10 +46,13 @@ func NewRules(rules []Rule) *Rules {
 // change rules afterwards, because Access values share them.
 func (r *Rules) Replace(rules []Rule) { r.current.Store(&rules) }
 
+// ExemptAnonymous makes the rules allow everything to callers without a token. It must be called before r is used.
+func (r *Rules) ExemptAnonymous() { r.exemptAnonymous = true }
+
 // Of returns what the caller may use according to the current rules. Replace does not change the result, so that all
 // parts of one decision follow the same rules.
 func (r *Rules) Of(id Identity) Access {
-	if r == nil {
+	if r == nil || r.exemptAnonymous && id.Issuer == "" && id.Subject == "" {
 		return Access{all: true}
 	}
 	var a Access
@@ -60,11 +66,11 @@ func (r *Rules) Of(id Identity) Access {
 
 // Access describes what one caller may use.
 type Access struct {
-	all   bool   // there are no rules
+	all   bool   // there are no rules, or the caller is exempt
 	rules []Rule // the rules that match the caller
 }
 
-// AllowsEverything reports whether there are no rules.
+// AllowsEverything reports whether no rules apply to the caller.
 func (a Access) AllowsEverything() bool { return a.all }
 
 // AllowsNothing reports whether there are rules and none of them matches the caller.

@@ -149,7 +149,12 @@ func Parse(data []byte, opts FileOptions) (Suite, error) {
 		return Suite{}, fmt.Errorf("compile the schema of a suite: %w", err)
 	}
 	if problems := s.Validate(doc.value); len(problems) > 0 {
-		pointer, detail := problems[0].Pointer, problems[0].Detail
+		problem := problems[0]
+		// A misspelled member is unknown, and the member that was meant is missing. Report the one that the file has.
+		if i := slices.IndexFunc(problems, func(p schema.Problem) bool { return doc.lines[p.Pointer] > 0 }); i >= 0 {
+			problem = problems[i]
+		}
+		pointer, detail := problem.Pointer, problem.Detail
 		if doc.lines[pointer+"/question"] > 0 && doc.lines[pointer+"/file"] > 0 {
 			detail = "question and file are both given" // in place of the text for oneOf
 		}

@@ -15,29 +15,29 @@ type Body interface {
 	isBody()
 }
 
-// Call identifies a tool call of a run. Every event of a call embeds it.
+// Call identifies a tool call of a run. Every event about a call embeds Call.
 type Call struct {
 	CallID string `json:"call_id"`
 	Tool   string `json:"tool"`
 	Server string `json:"server"` // the MCP server that has the tool; "" for a tool of answerd or of the caller
 }
 
-// call returns the call of an event, for all bodies that embed Call.
+// call returns the Call of an event. All bodies that embed Call have this method.
 func (c Call) call() Call { return c }
 
-// Unknown is the body of an event whose type this version does not know, because a newer version wrote the event to a
-// log that both share. Event.JSON has the whole event, which readers of the native format get. An Unknown cannot
-// be appended: AppendEncode fails.
+// Unknown is the body of an event whose type this version does not know. A newer version of answerd wrote the event to
+// a log that both versions share. Event.JSON holds the whole event, and readers of the native format get it unchanged.
+// An Unknown cannot be appended: AppendEncode returns an error.
 type Unknown struct{ kind Type }
 
-// Executor says who executes a call; "" is answerd or an MCP server.
+// Executor says who executes a call. "" means answerd or an MCP server.
 type Executor string
 
-// Client is the caller, who declared the tool with the question. A run with calls for the client ends when
-// they are complete; their results come with the next question.
+// Client means that the HTTP client executes the call, because it declared the tool in its request. A run ends once all
+// of its calls for the client are complete. The client sends their results with its next request.
 const Client Executor = "client"
 
-// Usage has the numbers of tokens that the model's provider counted.
+// Usage holds token counts as reported by the model's provider.
 type Usage struct {
 	InputTokens  int64 `json:"input_tokens"`
 	OutputTokens int64 `json:"output_tokens"`
@@ -49,14 +49,14 @@ func (u Usage) Plus(v Usage) Usage {
 	return Usage{u.InputTokens + v.InputTokens, u.OutputTokens + v.OutputTokens, u.TotalTokens + v.TotalTokens}
 }
 
-// Spent is what a run has used, its children included.
+// Spent is what a run and its child runs have used.
 type Spent struct {
 	Usage Usage    `json:"usage"`
 	Cost  *float64 `json:"cost,omitempty"` // nil if a price is unknown
 	Calls int      `json:"calls"`          // tool calls that were made
 }
 
-// Plus returns the sum of s and t. The cost is nil if one of them is.
+// Plus returns the sum of s and t. The sum's Cost is nil if either Cost is nil.
 func (s Spent) Plus(t Spent) Spent {
 	out := Spent{Usage: s.Usage.Plus(t.Usage), Calls: s.Calls + t.Calls}
 	if s.Cost != nil && t.Cost != nil {
@@ -66,20 +66,20 @@ func (s Spent) Plus(t Spent) Spent {
 	return out
 }
 
-// Metadata summarizes the calls and the cost of a run. The three arrays have one element for
-// every call, in call order, failed ones included.
+// Metadata summarizes a run's tool calls and its cost. ToolNames, ToolParams and ToolResults have one element for each
+// call, in call order. Failed calls are included.
 type Metadata struct {
 	ToolNames     []string          `json:"tool_names"`
 	ToolParams    []json.RawMessage `json:"tool_params"`
 	ToolResults   []json.RawMessage `json:"tool_results"`
-	Model         string            `json:"model"`                    // the model that was asked for
+	Model         string            `json:"model"`                    // the model that the request asked for
 	UpstreamModel string            `json:"upstream_model,omitempty"` // the model that answered last
 	Steps         int               `json:"steps"`
 	FinishReason  string            `json:"finish_reason"`
 	Usage         Usage             `json:"usage"`
-	Cost          *float64          `json:"cost,omitempty"` // of Usage, in the operator's currency; nil without a price
-	// UnavailableServers are the configured servers whose tools the run did without, because they
-	// could not be connected when it began.
+	Cost          *float64          `json:"cost,omitempty"` // cost of Usage, in the operator's currency; nil if unknown
+	// UnavailableServers are the configured MCP servers that could not be connected when the run began. The run did not
+	// have their tools.
 	UnavailableServers []string `json:"unavailable_servers,omitempty"`
 }
 
@@ -90,27 +90,27 @@ type (
 		Model    string            `json:"model"`
 		ThreadID string            `json:"thread_id"`
 		TraceID  string            `json:"trace_id"`
-		Metadata map[string]string `json:"metadata,omitempty"` // the caller's own
-		// StructuredOutput says that the answer must be JSON of a schema.
+		Metadata map[string]string `json:"metadata,omitempty"` // set by the caller
+		// StructuredOutput says that the answer must be JSON that matches a schema.
 		StructuredOutput bool `json:"structured_output,omitempty"`
-		// UnavailableServers are the configured servers that cannot be connected at this time.
+		// UnavailableServers are the configured MCP servers that cannot be connected at this time.
 		UnavailableServers []string `json:"unavailable_servers,omitempty"`
-		Agent              string   `json:"agent,omitempty"`         // the named agent; "" if the service has no names
-		ParentRunID        string   `json:"parent_run_id,omitempty"` // the run that asks in a call; "" if a caller does
+		Agent              string   `json:"agent,omitempty"`         // the named agent; "" if no agents are configured
+		ParentRunID        string   `json:"parent_run_id,omitempty"` // the run whose tool call started this one; "" for none
 	}
 
 	// StepStart comes before a model call; steps count from 1.
 	StepStart struct {
 		Step int `json:"step"`
 	}
-	// StepEnd comes after a model call. Usage is nil where the provider gives none.
+	// StepEnd comes after a model call. Usage is nil if the provider did not report it.
 	StepEnd struct {
 		Step         int    `json:"step"`
 		FinishReason string `json:"finish_reason"`
 		Usage        *Usage `json:"usage,omitempty"`
 	}
-	// StepReset says that the output of the step so far is void, because the step runs again.
-	// Its text and its calls were closed before.
+	// StepReset says that the step runs again, so readers must discard its output so far. The step's parts and calls
+	// were closed by earlier events.
 	StepReset struct {
 		Step   int    `json:"step"`
 		Reason string `json:"reason"`
@@ -120,7 +120,7 @@ type (
 	ReasoningStart struct {
 		PartID string `json:"part_id"`
 	}
-	// ReasoningDelta is a piece of a part of the reasoning.
+	// ReasoningDelta is the next piece of a part of the reasoning.
 	ReasoningDelta struct {
 		PartID string `json:"part_id"`
 		Delta  string `json:"delta"`
@@ -133,7 +133,7 @@ type (
 	TextStart struct {
 		PartID string `json:"part_id"`
 	}
-	// TextDelta is a piece of a part of the text.
+	// TextDelta is the next piece of a part of the text.
 	TextDelta struct {
 		PartID string `json:"part_id"`
 		Delta  string `json:"delta"`
@@ -143,26 +143,26 @@ type (
 		PartID string `json:"part_id"`
 	}
 
-	// ToolCallStart says that the model began to write a call.
+	// ToolCallStart says that the model has begun to write a call.
 	ToolCallStart struct {
 		Call
 		NeedsApproval bool     `json:"needs_approval"`
 		Executor      Executor `json:"executor,omitempty"`
 	}
-	// ToolCallArgs is a piece of the call's arguments as text.
+	// ToolCallArgs is the next piece of the call's arguments, as text.
 	ToolCallArgs struct {
 		Call
 		Delta string `json:"delta"`
 	}
-	// ToolCall is a complete call. Args has the arguments if they are a JSON object; otherwise
-	// ArgsText has what the model wrote. For a call that the client executes, this is the last event.
+	// ToolCall is a complete call. If the arguments are a JSON object, Args holds them. Otherwise ArgsText holds what
+	// the model wrote. If the client executes the call, ToolCall is the call's last event.
 	ToolCall struct {
 		Call
 		Args     json.RawMessage `json:"args,omitempty"`
 		ArgsText string          `json:"args_text,omitempty"`
 		Executor Executor        `json:"executor,omitempty"`
 	}
-	// ApprovalRequired says that a person must agree to the call.
+	// ApprovalRequired says that a person must approve the call.
 	ApprovalRequired struct {
 		Call
 		InterruptID string          `json:"interrupt_id"`
@@ -180,7 +180,7 @@ type (
 		Reason      string `json:"reason,omitempty"`
 		By          string `json:"by,omitempty"`
 	}
-	// Elicitation is a question of an MCP server to the user.
+	// Elicitation is a question from an MCP server to the user.
 	Elicitation struct {
 		Call
 		InterruptID string          `json:"interrupt_id"`
@@ -188,7 +188,7 @@ type (
 		Message     string          `json:"message"`
 		Schema      json.RawMessage `json:"schema,omitempty"`
 		URL         string          `json:"url,omitempty"`
-		HeldOpen    bool            `json:"held_open,omitempty"` // the server waits within its call, so the question ends with this process
+		HeldOpen    bool            `json:"held_open,omitempty"` // the MCP server waits within its open call, so the question ends with this process
 		ExpiresAt   int64           `json:"expires_at"`
 		ChildRunID  string          `json:"child_run_id,omitempty"` // as in ApprovalRequired
 	}
@@ -198,16 +198,16 @@ type (
 		InterruptID string `json:"interrupt_id"`
 		Action      string `json:"action"` // accept, decline or cancel
 	}
-	// ToolProgress is the MCP progress of a call.
+	// ToolProgress reports progress of a call, from an MCP progress notification.
 	ToolProgress struct {
 		Call
 		Progress float64 `json:"progress"`
 		Total    float64 `json:"total,omitempty"`
 		Message  string  `json:"message,omitempty"`
 
-		ChildRunID string `json:"child_run_id,omitempty"` // of a call that asks another agent
+		ChildRunID string `json:"child_run_id,omitempty"` // the child run, if the call asks another agent
 	}
-	// LogMessage is an MCP log message during a call.
+	// LogMessage is a log message that an MCP server sent during a call.
 	LogMessage struct {
 		Call
 		Level  string          `json:"level"`
@@ -219,8 +219,8 @@ type (
 		Pointer string `json:"pointer"`
 		Detail  string `json:"detail"`
 	}
-	// ToolResult ends a successful call. SchemaViolations lists where the structured content
-	// violates the tool's own output schema; the model gets the content in spite of them.
+	// ToolResult ends a successful call. SchemaViolations lists where the structured content violates the tool's own
+	// output schema. The model gets the content anyway.
 	ToolResult struct {
 		Call
 		Args       json.RawMessage   `json:"args"`
@@ -231,10 +231,10 @@ type (
 		DurationMS int64             `json:"duration_ms"`
 
 		SchemaViolations []FieldError `json:"schema_violations,omitempty"`
-		ChildRunID       string       `json:"child_run_id,omitempty"` // of a call that asked another agent
+		ChildRunID       string       `json:"child_run_id,omitempty"` // the child run, if the call asked another agent
 	}
-	// ToolError ends a call that failed, or was not executed. With the kind invalid_arguments,
-	// Errors lists the invalid fields of Args if they are known.
+	// ToolError ends a call that failed or was not executed. If Kind is invalid_arguments, Errors lists the invalid
+	// fields of Args, as far as they are known.
 	ToolError struct {
 		Call
 		Args       json.RawMessage `json:"args,omitempty"`
@@ -244,26 +244,26 @@ type (
 		Errors     []FieldError    `json:"errors,omitempty"`
 		Truncated  *Truncated      `json:"truncated,omitempty"` // nil if Payload is the whole text
 		DurationMS int64           `json:"duration_ms"`
-		ChildRunID string          `json:"child_run_id,omitempty"` // of a call that asked another agent
+		ChildRunID string          `json:"child_run_id,omitempty"` // the child run, if the call asked another agent
 	}
 
-	// Budget says that a limit of the run is near or reached. Used and Max are in the unit of
-	// the limit, with fractions for seconds and money.
+	// Budget says that the run is close to a limit or has reached it. Used and Max are in the limit's unit, with
+	// fractions for seconds and money.
 	Budget struct {
-		Limit string  `json:"limit"` // as requests name it
+		Limit string  `json:"limit"` // the limit's name in requests
 		Used  float64 `json:"used"`
 		Max   float64 `json:"max"`
 	}
 	// BudgetRequired asks a person to raise a limit that the run has reached.
 	BudgetRequired struct {
 		InterruptID string  `json:"interrupt_id"`
-		Limit       string  `json:"limit"` // as requests name it
+		Limit       string  `json:"limit"` // the limit's name in requests
 		Used        float64 `json:"used"`
 		Max         float64 `json:"max"`
 		Message     string  `json:"message"`
 		ExpiresAt   int64   `json:"expires_at"` // milliseconds since the Unix epoch
 	}
-	// BudgetResolved says what the person decided about a limit. Max is the limit that applies after that.
+	// BudgetResolved says what the person decided about a limit. Max is the limit that applies from now on.
 	BudgetResolved struct {
 		InterruptID string  `json:"interrupt_id"`
 		Limit       string  `json:"limit"`
@@ -273,41 +273,41 @@ type (
 		By          string  `json:"by,omitempty"`
 	}
 
-	// FinalAnswer ends a run that completed. Output is the answer as a value, if it must be JSON of a schema.
+	// FinalAnswer ends a run that completed. If the answer must be JSON that matches a schema, Output is its value.
 	FinalAnswer struct {
 		Answer       string          `json:"answer"`
 		Output       json.RawMessage `json:"output,omitempty"`
 		Metadata     Metadata        `json:"metadata"`
 		FinishReason string          `json:"finish_reason"`
 	}
-	// RunError ends a run that failed. PartialAnswer is the text of the step that failed. Reason is ModelNotFound, or
-	// "" if Code says everything. With the code invalid_output, Errors lists where the answer violates its schema.
+	// RunError ends a run that failed. PartialAnswer is the text of the failed step. Reason is ModelNotFound, or "" if
+	// Code says everything. If Code is invalid_output, Errors lists where the answer violates its schema.
 	RunError struct {
 		Code          string `json:"code"`
 		Reason        string `json:"reason,omitempty"`
 		Message       string `json:"message"`
 		Retryable     bool   `json:"retryable"`
-		RetryAfter    int64  `json:"retry_after,omitempty"` // seconds, as the model's endpoint wants it; 0 if it does not say
+		RetryAfter    int64  `json:"retry_after,omitempty"` // seconds, as the endpoint asked for; 0 if unknown
 		PartialAnswer string `json:"partial_answer"`
 
 		Errors []FieldError `json:"errors,omitempty"`
 	}
-	// Cancelled ends a run that was cancelled. PartialAnswer is the text of the step that was cut off.
+	// Cancelled ends a run that was cancelled. PartialAnswer is the text of the interrupted step.
 	Cancelled struct {
 		Reason        string `json:"reason"`
 		PartialAnswer string `json:"partial_answer"`
 	}
 )
 
-// ModelNotFound is the Reason of a run that failed because the model's endpoint does not know the
-// model. It is also OpenAI's code for that.
+// ModelNotFound is the Reason of a run that failed because the model's endpoint does not know the model. OpenAI uses
+// the same code.
 const ModelNotFound = "model_not_found"
 
-// ContextLengthExceeded is OpenAI's code for a conversation that is longer than the model's context window.
+// ContextLengthExceeded is OpenAI's code for a conversation that does not fit the model's context window.
 const ContextLengthExceeded = "context_length_exceeded"
 
-// OpenAICode returns the code of the error in OpenAI's formats. It is the Code of the event, except where OpenAI has a
-// code of its own that clients act on: they shorten a conversation that is too long, for example.
+// OpenAICode returns the error's code for OpenAI's API formats. It differs from Code where OpenAI has its own code that
+// clients act on. For example, clients shorten a conversation after ContextLengthExceeded.
 func (e RunError) OpenAICode() string {
 	if e.Code == "too_large" {
 		return ContextLengthExceeded
@@ -315,8 +315,8 @@ func (e RunError) OpenAICode() string {
 	return cmp.Or(e.Reason, e.Code)
 }
 
-// Truncated says that an event has only a part of a result, because the whole result is too large for an event.
+// Truncated says that an event holds only part of a result, because the whole result is too large for an event.
 type Truncated struct {
-	Bytes int    `json:"bytes"`         // size of the whole result: content and structured content
-	URL   string `json:"url,omitempty"` // absolute path of the whole result; "" if the log does not keep it
+	Bytes int    `json:"bytes"`         // size of the whole result, which is the content and the structured content
+	URL   string `json:"url,omitempty"` // absolute path of the whole result; "" if the log did not keep it
 }

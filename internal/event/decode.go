@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// Encode returns the event with the number seq of a run, including its JSON. ms is the time in milliseconds since the
-// Unix epoch. It fails as AppendEncode does.
+// Encode returns event number seq of a run, including its JSON. ms is the event's time in milliseconds since the Unix
+// epoch. Encode returns the same errors as AppendEncode.
 func Encode(run string, seq, ms int64, body Body) (Event, error) {
 	line, err := AppendEncode(nil, run, seq, ms, body)
 	if err != nil {
@@ -17,9 +17,9 @@ func Encode(run string, seq, ms int64, body Body) (Event, error) {
 	return Event{RunID: run, Seq: seq, Time: ms, Body: body, JSON: line}, nil
 }
 
-// AppendEncode appends the JSON of an event to line, without a line feed at its end, and returns the extended slice.
-// The parameters are those of Encode. It fails for an Unknown body, and for a body that encoding/json cannot encode.
-// The JSON in an appender is not checked.
+// AppendEncode appends an event's JSON to line and returns the extended slice. It adds no line feed. The other
+// parameters are those of Encode. It returns an error for an Unknown body and for a body that encoding/json cannot
+// encode. It does not validate the JSON values inside a body that implements appender.
 func AppendEncode(line []byte, run string, seq, ms int64, body Body) ([]byte, error) {
 	if u, ok := body.(Unknown); ok {
 		return nil, fmt.Errorf("encode %s event: this version does not know the type", u.kind)
@@ -37,11 +37,11 @@ func AppendEncode(line []byte, run string, seq, ms int64, body Body) ([]byte, er
 	return append(line, fields[len("{"):]...), nil
 }
 
-// envelopeSize estimates the length of the members that all events have.
+// envelopeSize estimates the length of the members that every event has.
 const envelopeSize = 128
 
-// appendEnvelope appends the opening brace, the members that all events have, and a comma. Neither the type nor the id
-// of the run, which is a ValidID, needs escaping.
+// appendEnvelope appends the opening brace, the members that every event has, and a comma. It escapes nothing: an
+// event's type and a run's id (see ValidID) contain no characters that JSON escapes.
 func (e Event) appendEnvelope(line []byte) []byte {
 	line = append(append(line, `{"type":"`...), e.Body.Type()...)
 	line = append(append(line, `","run_id":"`...), e.RunID...)
@@ -50,9 +50,9 @@ func (e Event) appendEnvelope(line []byte) []byte {
 	return append(line, ',')
 }
 
-// Decode returns the event of a line of JSON that Encode made, possibly in another version of answerd. The
-// body is Unknown if this version does not know the type. Members that this version does not know are only in the
-// event's JSON, which is line itself: the caller must not change line after that.
+// Decode returns the event in a line of JSON that Encode made, possibly in another version of answerd. If this version
+// does not know the event's type, the body is Unknown. Members that this version does not know are available only in
+// the event's JSON. That JSON is line itself, so the caller must not change line afterwards.
 func Decode(line []byte) (Event, error) {
 	var envelope struct {
 		Type  Type   `json:"type"`
@@ -75,11 +75,11 @@ func Decode(line []byte) (Event, error) {
 	return Event{RunID: envelope.RunID, Seq: envelope.Seq, Time: envelope.TS, Body: body, JSON: line}, nil
 }
 
-// maxTypeName bounds the type of an event, in bytes.
+// maxTypeName bounds the length of an event's type, in bytes.
 const maxTypeName = 64
 
-// isTypeName reports whether t can be the type of an event of another version: 1 to maxTypeName lower-case letters,
-// digits and "_". The type is sent as a line of a Server-Sent Event, so a line break in it would be an injection.
+// isTypeName reports whether t can be an event type of another version: 1 to maxTypeName lower-case letters, digits and
+// "_". Server-Sent Events carry the type in a line of its own, so a line break in it would be an injection.
 func isTypeName(t Type) bool {
 	for _, c := range []byte(t) {
 		switch {
@@ -91,13 +91,13 @@ func isTypeName(t Type) bool {
 	return t != "" && len(t) <= maxTypeName
 }
 
-// decoder decodes a line as a body of one type.
+// decoder decodes the JSON of an event into a body of type typ.
 type decoder struct {
 	typ    Type
 	decode func(line []byte) (Body, error)
 }
 
-// decoders has one for each type of event, in the order in which a run may have them.
+// decoders has one decoder per event type, in the order in which a run may have the events.
 var decoders = []decoder{
 	decoderOf[Start](), decoderOf[StepStart](), decoderOf[StepEnd](), decoderOf[StepReset](),
 	decoderOf[ReasoningStart](), decoderOf[ReasoningDelta](), decoderOf[ReasoningEnd](),
@@ -109,7 +109,7 @@ var decoders = []decoder{
 	decoderOf[FinalAnswer](), decoderOf[RunError](), decoderOf[Cancelled](),
 }
 
-// decoderOf returns the decoder of bodies of type B. It ignores the envelope of the event and unknown members.
+// decoderOf returns the decoder for bodies of type B. The decoder ignores the envelope and unknown members.
 func decoderOf[B Body]() decoder {
 	var zero B
 	return decoder{zero.Type(), func(line []byte) (Body, error) {
@@ -119,5 +119,5 @@ func decoderOf[B Body]() decoder {
 	}}
 }
 
-// AppendJSON appends the whole event to buf as one line of JSON, without a line feed at its end.
+// AppendJSON appends the event's JSON to buf as one line, without a line feed at its end.
 func (e Event) AppendJSON(buf []byte) []byte { return append(buf, e.JSON...) }

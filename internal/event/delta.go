@@ -1,14 +1,15 @@
 package event
 
-// Deltas joins consecutive deltas of one part or call into one. The zero value has no deltas.
+// Deltas joins consecutive deltas of one part or call into a single delta. The zero value is empty.
 type Deltas struct {
 	first Body   // nil if there are no deltas
 	text  []byte // the texts of all deltas, joined
 	size  int    // the DeltaSize of the joined delta
 }
 
-// Add adds body as the last delta. It returns false, and changes nothing, if body is not a delta, if it is of another
-// part or call than the deltas before it, or if the joined delta would exceed max bytes by DeltaSize.
+// Add adds body as the last delta and returns true. It returns false and changes nothing if body is not a delta, if it
+// belongs to a different part or call than the earlier deltas, or if the joined delta would exceed max bytes, as
+// estimated by DeltaSize.
 func (d *Deltas) Add(body Body, max int) bool {
 	text := deltaText(body)
 	joinedSize := DeltaSize(body) // 0 if body is not a delta
@@ -29,7 +30,7 @@ func (d *Deltas) Add(body Body, max int) bool {
 	return true
 }
 
-// Join returns one delta with the text of all deltas; nil if there are no deltas.
+// Join returns one delta with the text of all deltas, or nil if d is empty.
 func (d *Deltas) Join() Body {
 	switch first := d.first.(type) {
 	case TextDelta:
@@ -42,10 +43,10 @@ func (d *Deltas) Join() Body {
 	return nil
 }
 
-// Reset removes all deltas. Deltas that are added later use the same memory.
+// Reset removes all deltas and keeps the memory for the next ones.
 func (d *Deltas) Reset() { *d = Deltas{text: d.text[:0]} }
 
-// isSamePart reports whether a and b are deltas of the same part or call.
+// isSamePart reports whether a and b are deltas of one part or call.
 func isSamePart(a, b Body) bool {
 	switch b := b.(type) {
 	case TextDelta:
@@ -61,7 +62,7 @@ func isSamePart(a, b Body) bool {
 	return false
 }
 
-// deltaText returns the text of a delta; "" for any other body.
+// deltaText returns a delta's text, or "" for any other body.
 func deltaText(body Body) string {
 	switch b := body.(type) {
 	case TextDelta:
@@ -74,7 +75,7 @@ func deltaText(body Body) string {
 	return ""
 }
 
-// DeltaSize estimates the length of a delta's own fields as JSON, in bytes. It returns 0 for any other body.
+// DeltaSize estimates the length in bytes of a delta's own fields as JSON. It returns 0 for any other body.
 func DeltaSize(body Body) int {
 	switch b := body.(type) {
 	case TextDelta:
@@ -87,8 +88,8 @@ func DeltaSize(body Body) int {
 	return 0
 }
 
-// Nearly all events are deltas. With encoding/json a streamed answer took 20 % more CPU time
-// where 1,000 tokens came at once, and 11 % more where 400 came one by one.
+// Deltas have their own encoder because nearly all events are deltas. With encoding/json a streamed answer took 20 %
+// more CPU time where 1,000 tokens came at once, and 11 % more where 400 came one by one.
 
 func (d TextDelta) size() int      { return len(d.PartID) + len(d.Delta) + 32 }
 func (d ReasoningDelta) size() int { return len(d.PartID) + len(d.Delta) + 32 }

@@ -14,7 +14,7 @@ const (
 	StatusCancelled Status = "cancelled"
 )
 
-// Status returns the status that the newest event of the run implies.
+// Status returns the status that the run's newest event implies. A run without events is running.
 func (r Run) Status() Status {
 	switch r.Last.Body.(type) {
 	case Suspended:
@@ -29,23 +29,23 @@ func (r Run) Status() Status {
 	return StatusRunning
 }
 
-// Filter chooses runs of one owner.
+// Filter selects runs of one owner.
 type Filter struct {
 	Owner    Owner
 	ThreadID string // "" for any
 	Status   Status // "" for any
 	Children bool   // include child runs
-	Before   string // the Next of the previous page; "" for the first page
-	Limit    int    // runs of a page; 0 means 20, at most MaxPage
+	Before   string // "" for the first page, otherwise the Next of the previous page
+	Limit    int    // largest number of runs on a page; 0 means 20, values above MaxPage mean MaxPage
 }
 
-// MaxPage bounds a page of runs.
+// MaxPage is the largest number of runs on a page.
 const MaxPage = 100
 
-// HidesChild reports whether f leaves out a run because it is a child run. parentID is the run's ParentID.
+// HidesChild reports whether f excludes a run because it is a child run. parentID is the run's ParentID.
 func (f Filter) HidesChild(parentID string) bool { return parentID != "" && !f.Children }
 
-// PageSize returns the largest number of runs on a page of f.
+// PageSize returns the largest number of runs on a page, with the default and the maximum applied to Limit.
 func (f Filter) PageSize() int {
 	if f.Limit <= 0 {
 		return 20
@@ -53,21 +53,22 @@ func (f Filter) PageSize() int {
 	return min(f.Limit, MaxPage)
 }
 
-// RunPage has some runs, the newest first.
+// RunPage is a page of runs, newest first.
 type RunPage struct {
 	Runs []Run
-	Next string // the Before of the next page; "" after the last one
+	Next string // the Before of the next page; "" on the last page
 }
 
 // Directory is the part of a log that finds runs by owner, thread, status and key.
 type Directory interface {
-	// Runs lists an owner's runs that are kept. It returns ErrInvalidPosition if Before is not the Next of a page.
+	// Runs lists the owner's runs that the log still keeps. It returns ErrInvalidPosition if f.Before is not the Next
+	// of a page.
 	Runs(ctx context.Context, f Filter) (RunPage, error)
-	// RunByKey returns the run that an owner's idempotency key refers to, with its Fingerprint, or ErrNotFound. A log
-	// that processes share returns a run only once the run has an event. It waits some seconds for the first event, and
-	// then returns ErrStarting, or ErrNotFound if the process that created the run has died.
+	// RunByKey returns the run that the owner's idempotency key refers to, with its Fingerprint, or ErrNotFound. A log
+	// that several processes share returns a run only once it has an event. It waits a few seconds for the first event.
+	// After that it returns ErrStarting, or ErrNotFound if the process that created the run has died.
 	RunByKey(ctx context.Context, owner Owner, key string) (Run, error)
-	// Delete removes a run: its events, results, inputs, job and key. Reading it and
-	// appending to it returns ErrGone from then on.
+	// Delete removes a run with its events, results, inputs, job and key. From then on, reading the run or appending to
+	// it returns ErrGone.
 	Delete(ctx context.Context, run string) error
 }

@@ -1,8 +1,8 @@
-// Package event has the types of events, the rules of their order, and the Log interface. The
-// logs themselves are in event/memory and event/jetstream.
+// Package event defines the event types, the rules for their order, and the Log interface. The packages event/memory
+// and event/jetstream implement the logs.
 //
-// A run is a sequence of events, numbered 1, 2, 3 … without a gap. One writer appends to it through a Writer, which
-// enforces the order below. The state of a reader is a position: it asks the Log for the events after it.
+// A run is a sequence of events, numbered 1, 2, 3 … without gaps. A run's one Writer appends to it and enforces the
+// order below. A reader's only state is a position: it asks the Log for the events after that position.
 //
 //	w := event.NewWriter(log, run.ID)
 //	err := w.Append(ctx, event.Start{Question: q})
@@ -19,9 +19,9 @@
 //		<-page.More
 //	}
 //
-// An event is in the log before any reader sees it, and the log gives it its number and its
-// time. Reading does not block the writer or other readers. So a resumed stream, a second
-// reader and a slow reader all use the same loop, and each of them gets every event.
+// An event is in the log before any reader sees it, and the log assigns its number and time. Reading does not block the
+// writer or other readers. So a resumed stream, a second reader and a slow reader all use the same loop, and each of
+// them gets every event.
 //
 // The order of every run:
 //
@@ -38,26 +38,26 @@ import (
 	"encoding/json"
 )
 
-// Event is one event of a run. It does not change once the log has it.
+// Event is one event of a run. It is immutable once the log has it.
 type Event struct {
 	RunID string
-	Seq   int64 // 1, 2, 3 … in the run
+	Seq   int64 // the event's number in its run: 1, 2, 3 …
 	Time  int64 // milliseconds since the Unix epoch
 	Body  Body
-	// JSON is the whole event in one line without a line feed. All readers share it, so it must not be changed.
+	// JSON is the whole event in one line, without a line feed. All readers share JSON, so it must not be changed.
 	JSON []byte
 }
 
 // Terminal reports whether the event ends its run.
 func (e Event) Terminal() bool { return isTerminal(e.Body) }
 
-// Settled reports whether a run whose newest event is e has ended or is suspended.
+// Settled reports whether e, as the newest event of a run, means that the run has ended or is suspended.
 func (e Event) Settled() bool {
 	_, suspended := e.Body.(Suspended)
 	return suspended || e.Terminal()
 }
 
-// CallID returns the id of the call that the event belongs to; "" if it does not belong to a call.
+// CallID returns the id of the event's tool call, or "" if the event does not belong to a call.
 func (e Event) CallID() string {
 	if b, ok := e.Body.(interface{ call() Call }); ok {
 		return b.call().CallID
@@ -65,8 +65,8 @@ func (e Event) CallID() string {
 	return ""
 }
 
-// EndsCall reports whether the event has the outcome of a call. childRunID is the run that the call started; "" if the
-// call started none.
+// EndsCall reports whether the event is the outcome of a call. If so, childRunID is the run that the call started, or
+// "" if it started none.
 func (e Event) EndsCall() (childRunID string, ok bool) {
 	switch b := e.Body.(type) {
 	case ToolResult:
@@ -77,7 +77,7 @@ func (e Event) EndsCall() (childRunID string, ok bool) {
 	return "", false
 }
 
-// isTerminal reports whether an event with that body ends its run.
+// isTerminal reports whether an event with this body ends its run.
 func isTerminal(body Body) bool {
 	switch body.(type) {
 	case FinalAnswer, RunError, Cancelled:
@@ -86,7 +86,7 @@ func isTerminal(body Body) bool {
 	return false
 }
 
-// marshalJSON returns the JSON of a value without escapes for HTML: "<" stays one byte.
+// marshalJSON returns the JSON of v without HTML escapes, so that "<" stays one byte.
 func marshalJSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Suspended says that everything in the run waits for a person.
+// Suspended says that the run does nothing until a person answers one of the open interrupts.
 type Suspended struct {
-	Interrupts []Interrupt `json:"interrupts"` // all that are open
+	Interrupts []Interrupt `json:"interrupts"` // all open interrupts
 }
 
 // The kinds of an Interrupt.
@@ -18,42 +18,42 @@ const (
 	KindBudget      = "budget"
 )
 
-// Interrupt is one question to a person that a run waits for. The owner of the run may answer
-// it. It has everything that a client needs to show and answer the question, and everything
-// that a process needs to continue the run after a takeover.
+// Interrupt is one question to a person that a run waits for. The run's owner may answer it. An Interrupt has
+// everything that a client needs to show and answer the question, and everything that a process needs to continue the
+// run after a takeover.
 type Interrupt struct {
 	ID      string `json:"id"`
 	Kind    string `json:"kind"` // KindApproval, KindElicitation or KindBudget
-	Call           // the call that waits; zero for KindBudget, because the run itself waits
+	Call           // the waiting call; the zero Call for KindBudget, where the run itself waits
 	Message string `json:"message"`
 
-	// For KindApproval: the call that a consent permits once.
+	// For KindApproval: the call that an approval permits once.
 	Args        json.RawMessage `json:"args,omitempty"`
-	ArgsSHA256  string          `json:"args_sha256,omitempty"`  // of the bytes of Args, in hex
+	ArgsSHA256  string          `json:"args_sha256,omitempty"`  // SHA-256 of the bytes of Args, in hex
 	ToolVersion string          `json:"tool_version,omitempty"` // SHA-256 of the tool's definition, in hex
 
 	// For KindElicitation.
 	Mode   string          `json:"mode,omitempty"` // form or url
 	Schema json.RawMessage `json:"schema,omitempty"`
 	URL    string          `json:"url,omitempty"`
-	// HeldOpen says that the MCP server waits for the answer within its open call. So the
-	// question does not survive the process that made the call.
+	// HeldOpen says that the MCP server waits for the answer within its open call. Such a question ends with the
+	// process that made the call.
 	HeldOpen bool `json:"held_open,omitempty"`
 
-	// For KindBudget: the limit that is reached, by its name in requests.
+	// For KindBudget: the limit that the run reached, under its name in requests.
 	Limit string  `json:"limit,omitempty"`
 	Used  float64 `json:"used,omitempty"`
 	Max   float64 `json:"max,omitempty"`
 
-	// ChildRunID is the child run that asks, if the call asks another agent. Tool and Server are then of
-	// the child's call, and CallID is the parent's.
+	// ChildRunID is the child run that asks, if the waiting call asks another agent. Tool and Server then belong to the
+	// child's call, while CallID belongs to the parent's.
 	ChildRunID string `json:"child_run_id,omitempty"`
 
 	CreatedAt int64 `json:"created_at"` // milliseconds since the Unix epoch
 	ExpiresAt int64 `json:"expires_at"`
 }
 
-// Body returns the event that asks the question.
+// Body returns the event that asks the question: ApprovalRequired, BudgetRequired or Elicitation.
 func (i Interrupt) Body() Body {
 	switch i.Kind {
 	case KindApproval:
@@ -82,12 +82,12 @@ func (i Interrupt) Body() Body {
 	}
 }
 
-// ErrSuspended says that an event was refused because the run is suspended: it waits for a person, and only events
-// that mayFollowSuspended allows may come.
+// ErrSuspended says that the run is suspended and that the event was refused. While a run waits for a person, only the
+// events that mayFollowSuspended allows can be appended.
 var ErrSuspended = errors.New("the run is suspended")
 
-// mayFollowSuspended reports whether an event with that body may come while the run is suspended: an interrupt, the
-// resolution of one, or a terminal event.
+// mayFollowSuspended reports whether an event with this body may be appended while the run is suspended. Interrupts,
+// their resolutions and terminal events may.
 func mayFollowSuspended(body Body) bool {
 	switch body.(type) {
 	case Elicitation, ElicitationResolved, ApprovalRequired, ApprovalResolved, BudgetRequired, BudgetResolved:
@@ -96,15 +96,16 @@ func mayFollowSuspended(body Body) bool {
 	return isTerminal(body)
 }
 
-// openInterrupt is an interrupt of a run that has no answer yet.
+// openInterrupt is an interrupt without an answer.
 type openInterrupt struct {
 	id         string
 	unanswered Body // the event that resolves the interrupt if the run ends without an answer
 }
 
-// applyInterruptLocked is the part of applyLocked for suspended, for interrupts and for their resolutions. For these it
-// returns true, and a reason if the event may not come now. An interrupt of a call needs a running call, an interrupt
-// about a budget must come between two steps, and a resolution needs an open interrupt. The caller holds w.mu.
+// applyInterruptLocked handles suspended events, interrupts and resolutions for applyLocked. handled is false for any
+// other body. reason says why the event may not come now; it is "" if the event was applied. An interrupt of a call
+// requires that the call is running, an interrupt about a budget requires that no step is open, and a resolution
+// requires that its interrupt is open. The caller holds w.mu.
 func (w *Writer) applyInterruptLocked(body Body) (reason string, handled bool) {
 	switch body := body.(type) {
 	case Suspended:
@@ -149,8 +150,8 @@ func (w *Writer) applyInterruptLocked(body Body) (reason string, handled bool) {
 	return "", true
 }
 
-// openCallInterruptLocked opens an interrupt of the call c. It returns a reason if the call is not running, or if the
-// interrupt is open already.
+// openCallInterruptLocked opens interrupt id for the call c. If the call is not running or the interrupt is already
+// open, it changes nothing and returns the reason. The caller holds w.mu.
 func (w *Writer) openCallInterruptLocked(c Call, id string, unanswered Body) string {
 	if reason := w.checkRunningLocked(c); reason != "" {
 		return reason
@@ -158,8 +159,9 @@ func (w *Writer) openCallInterruptLocked(c Call, id string, unanswered Body) str
 	return w.openInterruptLocked(id, unanswered)
 }
 
-// openInterruptLocked opens an interrupt, after which the run is not suspended until the next Suspended: readers must
-// get a list with the new interrupt. It returns a reason if the interrupt is open already.
+// openInterruptLocked opens interrupt id. It also marks the run as not suspended, so that the run appends another
+// Suspended event that lists the new interrupt. If the interrupt is already open, it changes nothing and returns the
+// reason. The caller holds w.mu.
 func (w *Writer) openInterruptLocked(id string, unanswered Body) string {
 	for _, interrupt := range w.interrupts {
 		if interrupt.id == id {
@@ -171,8 +173,8 @@ func (w *Writer) openInterruptLocked(id string, unanswered Body) string {
 	return ""
 }
 
-// resolveInterruptLocked closes an interrupt, after which the run is not suspended: it has something to do. It returns
-// a reason if the interrupt is not open.
+// resolveInterruptLocked closes interrupt id and marks the run as not suspended, because the run can now continue. If
+// the interrupt is not open, it changes nothing and returns the reason. The caller holds w.mu.
 func (w *Writer) resolveInterruptLocked(id string) string {
 	for i, interrupt := range w.interrupts {
 		if interrupt.id == id {
@@ -184,7 +186,7 @@ func (w *Writer) resolveInterruptLocked(id string) string {
 	return "that question is not open"
 }
 
-// hasInterruptLocked reports whether an interrupt of the call is open.
+// hasInterruptLocked reports whether the call c has an open interrupt. The caller holds w.mu.
 func (w *Writer) hasInterruptLocked(c Call) bool {
 	for _, interrupt := range w.interrupts {
 		ofCall, ok := interrupt.unanswered.(interface{ call() Call })

@@ -7,23 +7,24 @@ import (
 	"unicode/utf8"
 )
 
-// MaxTurn bounds the data of one turn of a thread, in bytes.
+// MaxTurn is the largest size of a turn's data, in bytes.
 const MaxTurn = 512 << 10
 
-// Bounds of a thread's id and title, and of a page of threads.
+// Limits for the id and the title of a thread, and for a page of threads.
 const (
 	MaxThreadID    = 1024 // bytes
 	MaxTitle       = 200  // bytes
 	MaxThreadsPage = 100
 )
 
-// DefaultThreadsRetention is the retention of threads in a durable log whose options leave it out.
+// DefaultThreadsRetention is the retention of threads in a durable log whose options do not set one.
 const DefaultThreadsRetention = 720 * time.Hour
 
-// minActiveRetention is how long a thread with an active run is kept at least: as long as a run may wait for a person.
+// minActiveRetention is the shortest retention of a thread with an active run. It is as long as a run may wait for a
+// person.
 const minActiveRetention = 7 * 24 * time.Hour
 
-// BusyError says that a thread has an active run: one that has not ended, suspended ones included.
+// BusyError says that the thread already has an active run: one that has not ended. A suspended run is active too.
 type BusyError struct{ Run string }
 
 func (e *BusyError) Error() string { return "the thread has an active run" }
@@ -35,14 +36,14 @@ type Thread struct {
 	Title   string
 	Agent   string // the agent of the newest turn; "" if the service has no named agents
 	Created time.Time
-	Updated time.Time // when its last turn began or ended
+	Updated time.Time // when its newest turn began or ended
 	Turns   int       // number of turns that have ended
 	Active  string    // the active run; "" if there is none
-	LastRun string    // the run of its newest turn; "" before the first
+	LastRun string    // the run of its newest turn; "" before the first turn
 }
 
-// Expired reports whether the retention of a thread has passed at the time now. The retention counts from the last
-// update. For a thread with an active run it is minActiveRetention at least.
+// Expired reports whether the thread's retention has passed at the time now. The retention counts from the last update.
+// A thread with an active run is kept for at least minActiveRetention.
 func (t Thread) Expired(now time.Time, retention time.Duration) bool {
 	if t.Active != "" {
 		retention = max(retention, minActiveRetention)
@@ -50,12 +51,12 @@ func (t Thread) Expired(now time.Time, retention time.Duration) bool {
 	return now.Sub(t.Updated) >= retention
 }
 
-// ValidThreadID reports whether a log can have a thread with that id: 1 to MaxThreadID bytes of valid UTF-8.
+// ValidThreadID reports whether id can be the id of a thread: 1 to MaxThreadID bytes of valid UTF-8.
 func ValidThreadID(id string) bool {
 	return id != "" && len(id) <= MaxThreadID && utf8.ValidString(id)
 }
 
-// CutTitle returns the beginning of a title, at most MaxTitle bytes of valid UTF-8. Invalid bytes become U+FFFD.
+// CutTitle shortens a title to at most MaxTitle bytes without splitting a character. Invalid UTF-8 becomes U+FFFD.
 func CutTitle(title string) string {
 	title = strings.ToValidUTF8(title, "\uFFFD")
 	if len(title) <= MaxTitle {
@@ -68,24 +69,24 @@ func CutTitle(title string) string {
 	return title[:n]
 }
 
-// Turn is what one run adds to its thread: its question and what came of it.
+// Turn is what one run adds to its thread: the question and its outcome.
 type Turn struct {
 	Run string
-	// Number orders the turns of a thread. It rises, and may have gaps.
+	// Number orders the turns of a thread. Numbers increase and may have gaps.
 	Number int64
 	Time   time.Time
-	Data   []byte // at most MaxTurn bytes, which the log does not interpret; shared, so they must not be changed
+	Data   []byte // at most MaxTurn bytes, opaque to the log; shared, so they must not be changed
 }
 
-// ThreadFilter chooses threads of one owner.
+// ThreadFilter selects threads of one owner.
 type ThreadFilter struct {
 	Owner Owner
-	Query string // part of the title, without regard to case; "" for any
-	After string // the Next of the previous page; "" for the first page
-	Limit int    // threads of a page; 0 means 50, at most MaxThreadsPage
+	Query string // text that the title contains, ignoring case; "" for any title
+	After string // "" for the first page, otherwise the Next of the previous page
+	Limit int    // largest number of threads on a page; 0 means 50, values above MaxThreadsPage mean MaxThreadsPage
 }
 
-// PageSize returns the largest number of threads on a page of f.
+// PageSize returns the largest number of threads on a page, with the default and the maximum applied to Limit.
 func (f ThreadFilter) PageSize() int {
 	if f.Limit <= 0 {
 		return 50
@@ -93,46 +94,47 @@ func (f ThreadFilter) PageSize() int {
 	return min(f.Limit, MaxThreadsPage)
 }
 
-// ThreadPage has some threads, the one that was updated last first.
+// ThreadPage is a page of threads, most recently updated first.
 type ThreadPage struct {
 	Threads []Thread
-	Next    string // the After of the next page; "" after the last one
+	Next    string // the After of the next page; "" on the last page
 }
 
-// TurnPage has some turns of a thread in order.
+// TurnPage is a page of a thread's turns, in order.
 type TurnPage struct {
 	Turns []Turn
-	// Before is the before of the next call of Turns: the number of the first of these turns. It is 0 if there are
-	// no older turns.
+	// Before is the argument before for the next call of Turns, which returns the page with older turns. It is the
+	// Number of the first turn in Turns, or 0 if this page has the thread's oldest turns.
 	Before int64
 }
 
 // Threads is the part of a log that keeps conversations. Threads are stored as durably as the events of their runs, and
-// are kept longer. Callers choose the ids of their threads: threads of two owners with one id are two threads. Methods
-// for an existing thread return ErrNotFound if the owner has no thread with that id, and all methods if an id is not a
-// ValidThreadID. The space of threads is bounded: a full log drops the threads that were not updated for longest, those
-// with an active run last, or the oldest turns of a thread that alone is too large.
+// are kept longer. Callers choose the ids of their threads, so two owners can have different threads with the same id.
+// Methods for an existing thread return ErrNotFound if the owner has no thread with that id. All methods return
+// ErrNotFound for an id that is not a ValidThreadID. The space for threads is bounded. A full log drops the threads
+// that were not updated for longest, those with an active run last. If a single thread is too large, the log drops its
+// oldest turns.
 type Threads interface {
-	// BeginTurn makes a run the active one of a thread, which it creates if there is none. It sets the
-	// thread's Agent, and the Title of a new thread to CutTitle(title). If another run is active, it returns a
-	// *BusyError that names that run. The log does not find out whether the active run is still executed: the
-	// caller does, and ends the turn of a dead run with EndTurn. A second call for the active run changes nothing.
+	// BeginTurn makes run the active run of a thread, and creates the thread if it does not exist. It sets the thread's
+	// Agent, and a new thread's Title to CutTitle(title). If another run is active, it returns a *BusyError with that
+	// run's id. The log does not check whether the active run is still being executed. The caller must do that, and end
+	// the turn of a dead run with EndTurn. BeginTurn changes nothing if run is already active.
 	BeginTurn(ctx context.Context, owner Owner, thread, run, agent, title string) (Thread, error)
-	// EndTurn ends the turn of a run, so that another run can be the active one. If data is not nil, it adds the
-	// turn to the thread, whether or not the run is still active. A second call for one of the last runs replaces
-	// nothing and returns nil. EndTurn returns ErrNotFound if the thread was deleted after the run began, even if a new
-	// thread has the same id, and for a run that began no turn of it. It returns ErrTooLarge beyond MaxTurn.
+	// EndTurn ends the turn of run, so that another run can become active. If data is not nil, EndTurn adds the turn to
+	// the thread, even if run is no longer active. A second call for one of the thread's last runs changes nothing and
+	// returns nil. EndTurn returns ErrNotFound if run began no turn of the thread, or if the thread was deleted after
+	// the run began (even if a new thread has the same id). It returns ErrTooLarge if data exceeds MaxTurn.
 	EndTurn(ctx context.Context, owner Owner, thread, run string, data []byte) error
 	// Thread returns a thread, or ErrNotFound.
 	Thread(ctx context.Context, owner Owner, thread string) (Thread, error)
-	// Turns returns, in order, the last turns before the one with the number before, or the last turns of the thread
-	// for 0: at most limit turns with at most maxBytes of data, but at least one turn if there is one.
+	// Turns returns the turns right before turn number before, in order. If before is 0, it returns the thread's newest
+	// turns. A page has at most limit turns and at most maxBytes of data, but always at least one turn if any exists.
 	Turns(ctx context.Context, owner Owner, thread string, before int64, limit, maxBytes int) (TurnPage, error)
-	// ListThreads lists an owner's threads. It returns ErrInvalidPosition if After is not the Next of a page. A change
-	// by this process is in the list at once, a change by another process within a second.
+	// ListThreads lists an owner's threads. It returns ErrInvalidPosition if f.After is not the Next of a page. A
+	// change made by this process shows at once, a change made by another process within a second.
 	ListThreads(ctx context.Context, f ThreadFilter) (ThreadPage, error)
-	// RenameThread sets a thread's title, which is cut as CutTitle does. Updated and the order of the list stay as
-	// they are.
+	// RenameThread sets a thread's title to CutTitle(title). It changes neither Updated nor the thread's place in the
+	// list.
 	RenameThread(ctx context.Context, owner Owner, thread, title string) (Thread, error)
 	// DeleteThread removes a thread and its turns, but not its runs.
 	DeleteThread(ctx context.Context, owner Owner, thread string) error

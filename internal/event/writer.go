@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// OrderError says that an event may not come now, and was not appended. It is a mistake of the code that appends.
+// OrderError says that an event may not come now and was not appended. It indicates a bug in the code that appends.
 type OrderError struct {
 	Type   Type
 	Reason string
@@ -16,18 +16,18 @@ func (e *OrderError) Error() string {
 	return fmt.Sprintf("event %s out of order: %s", e.Type, e.Reason)
 }
 
-// OpenAtEnd is the payload of the tool_error that a Writer appends at the end of a run for each call without an
-// outcome.
+// OpenAtEnd is the payload of the tool_error events that a Writer appends at the end of a run, one for each call that
+// has no outcome yet.
 const OpenAtEnd = "The run ended before this call did."
 
-// Writer appends the events of one run and enforces the order of the package comment, in one place for all logs. It
-// refuses an event that would break the order, and closes what is open before a terminal event. Its methods may be
-// called concurrently, because the calls of a turn run at the same time.
+// Writer appends the events of one run. It enforces the order that the package comment describes, so that the logs do
+// not have to. It refuses an event that would break the order, and closes everything that is open before a terminal
+// event. Its methods may be called concurrently, because the calls of a turn run in parallel.
 type Writer struct {
 	log Log
 	run string
 
-	mu            sync.Mutex // held across Append, so that events are appended in the order that was checked
+	mu            sync.Mutex // held during Append, so that events are appended in the order in which they were checked
 	started       bool       // start was appended
 	ended         bool       // a terminal event was appended
 	step          int        // number of the open step; 0 if no step is open
@@ -35,27 +35,27 @@ type Writer struct {
 	reasoningPart string     // id of the open part of reasoning; "" if none is open
 	calls         []callState
 	interrupts    []openInterrupt
-	suspended     bool       // suspended was appended, and no interrupt was opened or resolved after it
+	suspended     bool       // suspended was appended, and no interrupt was opened or resolved since
 	sealed        bool       // see Seal
-	uncertain     bool       // the log has returned an error, so it may lack an event that the fields above include
+	uncertain     bool       // the log returned an error, so it may lack an event that the fields above already include
 	observe       func(Body) // see Observe; may be nil
 }
 
-// callState is the state of a call that was started. Calls that have ended are kept, because an id must not be used
-// again.
+// callState is the state of a call that was started. The writer keeps calls that have ended, to detect an id that is
+// used twice.
 type callState struct {
 	Call
 	complete bool   // tool_call was appended
-	ended    bool   // no further event may come: the outcome was appended, or the call is the client's and complete
-	argsText []byte // the deltas of the arguments so far; nil once the call is complete
+	ended    bool   // no more events: it has an outcome, or it is complete and the client executes it
+	argsText []byte // the argument deltas so far; nil once the call is complete
 	executor Executor
 }
 
-// NewWriter returns the writer of a run that has no events yet.
+// NewWriter returns a writer for a run that has no events yet.
 func NewWriter(log Log, run string) *Writer { return &Writer{log: log, run: run} }
 
-// ResumeWriter reads the events of a run from the log and returns a writer that continues after them, for a
-// process that took the run over. It returns ErrEnded if the run has ended, and otherwise fails if log.After does.
+// ResumeWriter reads a run's events from the log and returns a writer that continues after them. A process that took
+// the run over uses it. ResumeWriter returns ErrEnded if the run has ended, or an error from log.After.
 func ResumeWriter(ctx context.Context, log Log, run string) (*Writer, error) {
 	var events []Event
 	for {
@@ -71,7 +71,7 @@ func ResumeWriter(ctx context.Context, log Log, run string) (*Writer, error) {
 }
 
 // WriterAfter returns a writer that continues after events, which must be all events of the run. It returns ErrEnded if
-// the run has ended, and an *OrderError if the events are not in a valid order.
+// the run has ended, and an *OrderError if the order of events is invalid.
 func WriterAfter(log Log, run string, events []Event) (*Writer, error) {
 	w := NewWriter(log, run)
 	for _, e := range events {
@@ -85,11 +85,11 @@ func WriterAfter(log Log, run string, events []Event) (*Writer, error) {
 	return w, nil
 }
 
-// Observe makes the writer call f with every event that it has appended, in order, also the events that close what is
-// open. f is called within Append, so it must not call the writer. Observe must be called before the first Append.
+// Observe makes the writer call f with every event that it appends, in order, including the events that it adds to
+// close what is open. f runs within Append, so it must not call the writer. Call Observe before the first Append.
 func (w *Writer) Observe(f func(Body)) { w.observe = f }
 
-// Seal makes every later Append return ErrFenced, because another process is about to write the run. It waits for an
+// Seal makes every later Append return ErrFenced, because another process is about to write the run. Seal waits for an
 // Append in flight.
 func (w *Writer) Seal() {
 	w.mu.Lock()
@@ -97,17 +97,18 @@ func (w *Writer) Seal() {
 	w.sealed = true
 }
 
-// Suspended reports whether the run waits for a person.
+// Suspended reports whether the run is suspended, which means that it waits for a person.
 func (w *Writer) Suspended() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.suspended
 }
 
-// Append adds body to the run. Before a terminal event it appends events that close everything that is open, and before
-// step_reset those that close what the step has opened. It waits until the event is stored only if mustBeStored; an
-// error of storing another event may be returned by a later Append. It returns an *OrderError if body may not come now,
-// ErrSuspended while the run is suspended, ErrEnded after the terminal event, ErrFenced after Seal, or the log's error.
+// Append adds body to the run. Before a terminal event it appends the events that close everything that is open, and
+// before step_reset those that close the step's parts and calls. It waits until the event is stored if
+// mustBeStored(body). Otherwise, a later Append may return the error if the event cannot be stored. Append returns an
+// *OrderError if body may not come now, ErrSuspended while the run is suspended, ErrEnded after the terminal event,
+// ErrFenced after Seal, or the log's error.
 func (w *Writer) Append(ctx context.Context, body Body) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,9 +134,9 @@ func (w *Writer) Append(ctx context.Context, body Body) error {
 	return w.appendLocked(ctx, body)
 }
 
-// appendLocked checks that body may come now, updates the state, appends the event and calls the observer. It waits for
-// the log only if mustBeStored(body). If the log fails, the state includes the event all the same, and is uncertain.
-// The caller holds w.mu.
+// appendLocked checks that body may come now, updates the writer's state, appends the event and calls the observer. It
+// waits for the log only if mustBeStored(body). If the log fails, the writer's state includes the event anyway and is
+// marked uncertain. The caller holds w.mu.
 func (w *Writer) appendLocked(ctx context.Context, body Body) error {
 	if reason := w.applyLocked(body); reason != "" {
 		return &OrderError{body.Type(), reason}
@@ -154,9 +155,9 @@ func (w *Writer) appendLocked(ctx context.Context, body Body) error {
 	return nil
 }
 
-// reloadLocked replaces an uncertain state by that of the events in the log, so that a terminal event closes what is
-// open there. If the log cannot be read, the state stays as it is: appending the terminal event will then fail too. The
-// caller holds w.mu.
+// reloadLocked replaces an uncertain state with the state that the log's events imply, so that a terminal event closes
+// what is open in the log. If the log cannot be read, the state does not change, and appending the terminal event will
+// fail too. The caller holds w.mu.
 func (w *Writer) reloadLocked(ctx context.Context) {
 	if w.log.Flush(ctx, w.run) != nil {
 		return
@@ -171,9 +172,9 @@ func (w *Writer) reloadLocked(ctx context.Context) {
 	w.uncertain = false
 }
 
-// mustBeStored reports whether an event with that body must be stored before Append returns, because someone outside
-// of the process learns of it then: a caller, whose run it begins, ends or suspends, or a person, who is asked or has
-// answered.
+// mustBeStored reports whether an event with this body must be stored before Append returns. It must if anything
+// outside of the process learns of the event then: callers learn that their run has started, ended or been suspended,
+// and people are asked or have answered.
 func mustBeStored(body Body) bool {
 	switch body.(type) {
 	case Start, Suspended, ApprovalRequired, ApprovalResolved, Elicitation, ElicitationResolved, BudgetRequired, BudgetResolved:
@@ -182,9 +183,9 @@ func mustBeStored(body Body) bool {
 	return isTerminal(body)
 }
 
-// closersLocked returns the events that must close what is open before body, if it is a terminal event or the reset of
-// the open step. For any other body it returns nil. step_reset closes the calls of the step too, because
-// they have not been executed yet, but not the step itself. The caller holds w.mu.
+// closersLocked returns the events that must close what is open before body. It returns nil unless body is a terminal
+// event or the step_reset of the open step. A step_reset also closes the step's calls, which have not been executed
+// yet, but not the step itself. The caller holds w.mu.
 func (w *Writer) closersLocked(body Body) (closers []Body) {
 	reset, isReset := body.(StepReset)
 	if !isTerminal(body) && !(isReset && reset.Step == w.step) {
@@ -220,7 +221,7 @@ func (w *Writer) closersLocked(body Body) (closers []Body) {
 	return closers
 }
 
-// closingReason returns the finish_reason of a step that is still open when the terminal event comes.
+// closingReason returns the finish_reason for a step that is still open at the terminal event.
 func closingReason(terminal Body) string {
 	if _, ok := terminal.(Cancelled); ok {
 		return "cancelled"
@@ -228,8 +229,8 @@ func closingReason(terminal Body) string {
 	return "error"
 }
 
-// applyLocked updates the state for an event with that body. If the event may not come now, it returns the reason, and
-// the state stays as it is. The caller holds w.mu.
+// applyLocked updates the writer's state for an event with this body and returns "". If the event may not come now, it
+// returns the reason and leaves the state unchanged. The caller holds w.mu.
 func (w *Writer) applyLocked(body Body) (reason string) {
 	if _, isStart := body.(Start); isStart == w.started { // a second start, or no start yet
 		return "start comes first, and once"
@@ -274,8 +275,8 @@ func (w *Writer) applyLocked(body Body) (reason string) {
 	return ""
 }
 
-// applyCallLocked is the part of applyLocked for the events of a call. Events that belong to no call have no order. The
-// caller holds w.mu.
+// applyCallLocked handles the events of a call for applyLocked. It accepts events that belong to no call at any time.
+// The caller holds w.mu.
 func (w *Writer) applyCallLocked(body Body) (reason string) {
 	switch body := body.(type) {
 	case ToolCallStart:
@@ -307,8 +308,8 @@ func (w *Writer) applyCallLocked(body Body) (reason string) {
 	return ""
 }
 
-// callLocked returns the call with an id, or nil if it was not started. The pointer is valid until the next call
-// starts.
+// callLocked returns the call with that id, or nil if no such call was started. The pointer is valid until the next
+// call starts.
 func (w *Writer) callLocked(id string) *callState {
 	for i := range w.calls {
 		if w.calls[i].CallID == id {
@@ -318,7 +319,8 @@ func (w *Writer) callLocked(id string) *callState {
 	return nil
 }
 
-// checkRunningLocked returns a reason unless the call is complete and has not ended.
+// checkRunningLocked returns "" if the call c is complete and has not ended, and otherwise a reason to refuse the
+// event.
 func (w *Writer) checkRunningLocked(c Call) string {
 	if state := w.callLocked(c.CallID); state == nil || !state.complete || state.ended {
 		return "the call is not running"
@@ -326,7 +328,8 @@ func (w *Writer) checkRunningLocked(c Call) string {
 	return ""
 }
 
-// endCallLocked marks a call as ended. It returns a reason if the call is not running or has an open interrupt.
+// endCallLocked marks the call c as ended and returns "". If the call is not running, or has an open interrupt, it
+// changes nothing and returns the reason.
 func (w *Writer) endCallLocked(c Call) string {
 	if reason := w.checkRunningLocked(c); reason != "" {
 		return reason
@@ -338,8 +341,8 @@ func (w *Writer) endCallLocked(c Call) string {
 	return ""
 }
 
-// openPartLocked stores id as the open part, where part is &w.textPart or &w.reasoningPart. It returns a reason if a
-// part of that kind is open, if id is empty, or if no step is open.
+// openPartLocked stores id in *part, which is w.textPart or w.reasoningPart, and returns "". It returns a reason if a
+// part of that kind is already open, if id is empty, or if no step is open.
 func (w *Writer) openPartLocked(part *string, id string) string {
 	if *part != "" || id == "" || w.step == 0 {
 		return "a part of this kind is open, or no step is"
@@ -348,7 +351,7 @@ func (w *Writer) openPartLocked(part *string, id string) string {
 	return ""
 }
 
-// checkPartOpen returns a reason unless id is the id of the open part. openPart is "" if no part is open.
+// checkPartOpen returns "" if id is the open part, and otherwise a reason. openPart is "" if no part is open.
 func checkPartOpen(openPart, id string) string {
 	if openPart == "" || openPart != id {
 		return "that part is not open"
@@ -356,7 +359,7 @@ func checkPartOpen(openPart, id string) string {
 	return ""
 }
 
-// closePart sets part, the id of the open part, to "". It returns a reason if the open part is not id.
+// closePart clears *part and returns "" if *part is id. Otherwise it returns a reason.
 func closePart(part *string, id string) string {
 	reason := checkPartOpen(*part, id)
 	if reason == "" {

@@ -1,15 +1,15 @@
 package llm
 
-// Bounds of the calls in one answer. A Model fails an answer that exceeds them.
+// Limits for the calls in one answer. A Model returns an error for an answer that exceeds them.
 const (
 	MaxCalls         = 128
-	MaxArgumentBytes = 1 << 20 // of one call
+	MaxArgumentBytes = 1 << 20 // for one call
 )
 
-// ArgumentScanner finds where the JSON object in a call's arguments ends, while the text arrives in pieces. It knows
-// brackets, strings and escapes and nothing else: text that is not JSON, such as {'a': 1}, ends too, so that the model
-// can learn what is wrong with it. Because of that it is not done with jsontext. The zero value is ready for the first
-// byte.
+// ArgumentScanner finds the end of the JSON object in a call's arguments while the text arrives in pieces. It knows
+// only brackets, strings and escapes. So it also finds the end of text that is not JSON, such as {'a': 1}, and the
+// model can be shown what is wrong with that text. This is why it does not use jsontext. The zero value is ready for
+// the first byte.
 type ArgumentScanner struct {
 	depth   int
 	quoted  bool
@@ -20,8 +20,8 @@ type ArgumentScanner struct {
 // Closed reports whether the outermost bracket was opened and closed again.
 func (s *ArgumentScanner) Closed() bool { return s.opened && s.depth == 0 }
 
-// Next reads one byte and reports whether it closed the outermost bracket. Bytes before
-// that bracket opens, and after it has closed, change nothing.
+// Next reads one byte and reports whether it closed the outermost bracket. It ignores bytes before that bracket opens
+// and after it has closed.
 func (s *ArgumentScanner) Next(char byte) bool {
 	switch {
 	case s.Closed():
@@ -45,7 +45,7 @@ func (s *ArgumentScanner) Next(char byte) bool {
 	return false
 }
 
-// Feed reads text and reports whether the outermost bracket is closed now.
+// Feed reads text and reports whether the outermost bracket is now closed. It ignores the text after that bracket.
 func (s *ArgumentScanner) Feed(text string) bool {
 	for i := 0; i < len(text) && !s.Closed(); i++ {
 		s.Next(text[i])

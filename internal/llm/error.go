@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Kind is what went wrong with a model call, in the terms that a caller can act on.
+// Kind says what went wrong with a model call, in terms that a caller can act on.
 type Kind string
 
-// The kinds of Error. Their text is the code that a run's error carries.
+// The kinds of Error. A failed run's error code is the text of its Kind.
 const (
-	// ModelError: the endpoint refused, failed, or answered nonsense.
+	// ModelError: the endpoint refused the request, failed, or sent an answer that makes no sense.
 	ModelError Kind = "model_error"
-	// ModelTimeout: no first byte, or no further byte, within the time allowed.
+	// ModelTimeout: the first byte, or a later one, did not arrive within the time limit.
 	ModelTimeout Kind = "model_timeout"
-	// RateLimited: the endpoint answers fewer requests than it gets. Trying again later helps.
+	// RateLimited: the endpoint refused the request because it receives too many. Trying again later helps.
 	RateLimited Kind = "model_rate_limited"
 	// TooLarge: the conversation is longer than the model's context window.
 	TooLarge Kind = "too_large"
@@ -22,26 +22,26 @@ const (
 	UpstreamTruncated Kind = "upstream_truncated"
 )
 
-// Error is a failed model call. Err is the cause, for the log only: it may quote
-// the endpoint's reply. Public is fit for the caller.
+// Error is a failed model call. Err is the cause. It may quote the endpoint's reply, so it is for the log only. Public
+// may be shown to the caller.
 type Error struct {
 	Kind      Kind
-	Status    int    // HTTP status of the reply, 0 where there was none
-	Public    string // what failed and what to do next, without anything the endpoint said
+	Status    int    // HTTP status of the reply; 0 if no reply came
+	Public    string // what failed and what to do next, without any text from the endpoint
 	Retryable bool   // the same request may succeed later
 	// UnknownModel says that the endpoint does not know the model.
 	UnknownModel bool
-	// Message is what the endpoint says about the failure, without keys and 500 bytes at most;
-	// "" if it says nothing. It is for the log, and for callers only if the operator wants that.
+	// Message is the endpoint's description of the failure, without keys and cut to 500 bytes, or "" if the endpoint
+	// gave none. It is for the log, and callers see it only if the operator allows that.
 	Message string
-	// RetryAfter is when the endpoint wants to be asked again; 0 if it does not say.
+	// RetryAfter is how long the endpoint asks to wait before a retry; 0 if it does not say.
 	RetryAfter time.Duration
-	// ContextTokens is the model's window and PromptTokens the size of the prompt, as the endpoint
-	// named them when it refused a prompt as TooLarge; 0 if it did not name them.
+	// ContextTokens is the size of the model's context window, and PromptTokens the size of the prompt, as stated by an
+	// endpoint that refused a prompt as TooLarge; 0 if it did not state them.
 	ContextTokens, PromptTokens int64
-	// Asked is the id of the model that a Router asked; "" without one.
+	// Asked is the id of the model that a Router asked; "" if no Router was used.
 	Asked string
-	// Unavailable says that this endpoint cannot answer now, so another one may be asked.
+	// Unavailable says that this endpoint cannot answer at the moment, so another one may be asked.
 	Unavailable bool
 	Err         error
 }

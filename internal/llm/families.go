@@ -6,11 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// AcceptsImages guesses from the id of a model without a Profile whether the model takes images. It returns true for an
-// unknown model: if that is wrong, the endpoint refuses the image and the caller learns why.
+// AcceptsImages guesses from a model's id whether the model takes images. It is for models without a Profile. It
+// returns true for an unknown model: if that is wrong, the endpoint refuses the image, and the caller learns why.
 //
 // The id is divided into words and numbers, so that llama3.1:8b and meta-llama/Llama-3.1-8B have the same words. If one
-// of them means images, as in qwen2.5vl, the model takes images. Otherwise the longest name in families that the id
+// of them is in imageWords, as in qwen2.5vl, the model takes images. Otherwise the longest name in families that the id
 // contains decides, so that gpt-4.1 differs from gpt-4.
 func AcceptsImages(model string) bool {
 	id := idWords(model)
@@ -26,17 +26,17 @@ func AcceptsImages(model string) bool {
 	return accepts
 }
 
-// imageWords are the words by which vendors name models that take images.
+// imageWords are the words that vendors use in the names of models that take images.
 var imageWords = []string{"vision", "vl", "vlm", "omni", "multimodal"}
 
-// family is a family of models, recognized by a name that their ids contain.
+// family is a family of models. A model belongs to it if the model's id contains the family's name.
 type family struct {
 	words  []string // the name, divided by idWords
-	images bool     // whether the models take images
+	images bool     // the models take images
 }
 
-// families lists the families that take text alone, and those within them that take images after all. Models of all
-// other families count as taking images. Sources: the modalities in https://github.com/anomalyco/models.dev at f3fc6922
+// families lists the families that take only text, and their exceptions that do take images. Models of all other
+// families are assumed to take images. Sources: the modalities in https://github.com/anomalyco/models.dev at f3fc6922
 // (July 2026), and the model cards of the open models.
 var families = slices.Concat(
 	// OpenAI
@@ -62,10 +62,11 @@ var families = slices.Concat(
 	textFamilies("exaone", "falcon", "granite", "jamba", "lfm2", "olmo", "smollm", "solar", "stablelm", "starcoder", "vicuna"),
 )
 
+// textFamilies and imageFamilies return families whose models take only text, or also images.
 func textFamilies(names ...string) []family  { return newFamilies(false, names) }
 func imageFamilies(names ...string) []family { return newFamilies(true, names) }
 
-// newFamilies returns the families with those names; images says whether their models take images.
+// newFamilies returns the families with the given names. images says whether their models take images.
 func newFamilies(images bool, names []string) (out []family) {
 	for _, name := range names {
 		out = append(out, family{idWords(name), images})
@@ -73,8 +74,8 @@ func newFamilies(images bool, names []string) (out []family) {
 	return out
 }
 
-// idWords returns the words and the numbers of an id, in lower case and without what is between them. "llama3.1:8b"
-// has the words llama, 3, 1, 8 and b.
+// idWords splits an id into words and numbers, in lower case, and drops the characters between them. For "llama3.1:8b"
+// it returns llama, 3, 1, 8 and b.
 func idWords(id string) (words []string) {
 	id = strings.ToLower(id)
 	for start := 0; start < len(id); {
@@ -91,7 +92,7 @@ func idWords(id string) (words []string) {
 }
 
 // isWordByte reports whether the byte at i belongs to a word or a number. Bytes beyond ASCII count as letters. A "p"
-// between two digits does not belong to a word: it is the decimal point in ids of Fireworks (llama-v3p1-8b-instruct).
+// between two digits does not count, because Fireworks uses it as the decimal point (llama-v3p1-8b-instruct).
 func isWordByte(id string, i int) bool {
 	isInner := i > 0 && i+1 < len(id)
 	switch c := id[i]; {
@@ -105,7 +106,7 @@ func isWordByte(id string, i int) bool {
 
 func isDigit(char byte) bool { return char >= '0' && char <= '9' }
 
-// containsWords reports whether the words of name occur in id, in their order and without others between them.
+// containsWords reports whether the words of name occur in id, consecutively and in that order.
 func containsWords(id, name []string) bool {
 	for i := range max(len(id)-len(name)+1, 0) {
 		if slices.Equal(id[i:i+len(name)], name) {

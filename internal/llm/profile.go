@@ -16,48 +16,48 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Profile describes one model that is served, as the operator wrote it in MODELS_FILE. Only ID is required.
+// Profile describes one available model, as the operator configured it in MODELS_FILE. Only ID is required.
 type Profile struct {
-	ID          string      `json:"id"`           // the name of the model in requests
-	Upstream    string      `json:"upstream"`     // the endpoint's own id of the model; "" means ID
+	ID          string      `json:"id"`           // the model's name in requests to answerd
+	Upstream    string      `json:"upstream"`     // the model's id at the endpoint; "" means ID
 	ToolCalling ToolCalling `json:"tool_calling"` // "" means the setting LLM_TOOL_CALLING
-	// ContextTokens is the size of the model's context window, for prompt and answer together; 0 means that it is
-	// unknown, and then conversations are not shortened before a request.
+	// ContextTokens is the size of the model's context window, for prompt and answer together. 0 means that it is
+	// unknown. Conversations are then not shortened before a request.
 	ContextTokens   int64  `json:"context_tokens"`
-	MaxOutputTokens int64  `json:"max_output_tokens"` // asked for in every request; 0 leaves it to the endpoint
-	Images          bool   `json:"images"`            // it takes images
-	Audio           bool   `json:"audio"`             // it takes audio
-	PDF             bool   `json:"pdf"`               // it takes PDF documents
-	Price           *Price `json:"price"`             // nil is unknown
-	// StructuredOutput is how the model is asked for JSON of a schema; "" is native.
+	MaxOutputTokens int64  `json:"max_output_tokens"` // sent with every request; 0 leaves it to the endpoint
+	Images          bool   `json:"images"`            // the model takes images
+	Audio           bool   `json:"audio"`             // the model takes audio
+	PDF             bool   `json:"pdf"`               // the model takes PDF documents
+	Price           *Price `json:"price"`             // nil if unknown
+	// StructuredOutput says how the model is asked for JSON that matches a schema; "" means native.
 	StructuredOutput StructuredOutput `json:"structured_output"`
 
-	// An endpoint of its own, with its own key; "" is the setting's, with the setting's key.
+	// An endpoint for this model only, with its own key; "" means the endpoint and key of the settings.
 	BaseURL    string            `json:"base_url"`     // up to and including /v1; its query is kept
 	APIKey     string            `json:"api_key"`      // sent as a bearer token; "" sends none
-	APIKeyFile string            `json:"api_key_file"` // in place of it
+	APIKeyFile string            `json:"api_key_file"` // used instead of api_key
 	Headers    map[string]string `json:"headers"`      // sent with every request
-	Query      map[string]string `json:"query"`        // query parameters of every request
+	Query      map[string]string `json:"query"`        // query parameters for every request
 	TLS        TLSFiles          `json:"tls"`
-	// Fallback lists models of the file to ask, in order, when this one cannot be reached, is
-	// rate limited or fails with 5xx before the first part of its answer.
+	// Fallback lists other models of the file. They are asked, in this order, if this model cannot be reached, is rate
+	// limited, or fails with 5xx before the first part of its answer.
 	Fallback []string `json:"fallback"`
 }
 
-// TLSFiles names PEM files for the connections to a model's endpoint; "" is none.
+// TLSFiles names PEM files for connections to a model's endpoint. "" means no file.
 type TLSFiles struct {
-	CAFile   string `json:"ca_file"`   // roots in place of the system's
+	CAFile   string `json:"ca_file"`   // root certificates, instead of the system's
 	CertFile string `json:"cert_file"` // client certificate
-	KeyFile  string `json:"key_file"`  // its key
+	KeyFile  string `json:"key_file"`  // the certificate's key
 }
 
-// Price is what tokens of a model cost, in the operator's currency.
+// Price is the price of a model's tokens, in the operator's currency.
 type Price struct {
 	Input  float64 `json:"input_per_million"`
 	Output float64 `json:"output_per_million"`
 }
 
-// CostOf returns what tokens cost, rounded to 1e-12; nil if p is nil.
+// CostOf returns the cost of the given numbers of tokens, rounded to 1e-12. It returns nil if p is nil.
 func (p *Price) CostOf(input, output int64) *float64 {
 	if p == nil {
 		return nil
@@ -67,27 +67,27 @@ func (p *Price) CostOf(input, output int64) *float64 {
 	return &cost
 }
 
-// ToolCalling is how a model calls tools.
+// ToolCalling says how a model calls tools.
 type ToolCalling string
 
 // The ways of tool calling.
 const (
 	NativeCalling ToolCalling = "native"
 	TextCalling   ToolCalling = "text"
-	// AutoCalling is native, and reads calls that the model writes as text nevertheless.
+	// AutoCalling is native calling that also recognizes calls that the model writes as text.
 	AutoCalling ToolCalling = "auto"
 )
 
-// StructuredOutput is how a model is asked for an answer of a given schema.
+// StructuredOutput says how a model is asked for an answer that matches a schema.
 type StructuredOutput string
 
-// The ways of asking for it.
+// The ways to ask for structured output.
 const (
 	NativeOutput StructuredOutput = "native" // response_format
 	PromptOutput StructuredOutput = "prompt" // the schema is in the system message
 )
 
-// Bounds of a file of profiles.
+// Limits for a file of profiles.
 const (
 	maxProfileFile = 1 << 20 // bytes
 	maxProfiles    = 1000
@@ -102,8 +102,8 @@ const (
 //	  {"id": "local", "tool_calling": "text", "context_tokens": 8192, "max_output_tokens": 1024}
 //	]
 //
-// Only id is required. An error names the place by a JSON pointer (RFC 6901), such as that of an unknown member, of an
-// id that occurs twice, or of a number below 0.
+// Only id is required. An error names its location by a JSON pointer (RFC 6901). Errors include unknown members, an id
+// that occurs twice, and numbers below 0.
 func ParseProfiles(data []byte) ([]Profile, error) {
 	switch {
 	case len(data) > maxProfileFile:
@@ -128,8 +128,8 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 	return profiles, nil
 }
 
-// checkProfiles returns an error for a profile with an invalid field, for an id that occurs twice, and for a fallback
-// that is not another model of the list.
+// checkProfiles returns an error if a profile has an invalid field, if an id occurs twice, or if a fallback is not
+// another model of the list.
 func checkProfiles(profiles []Profile) error {
 	indexes := make(map[string]int, len(profiles)) // by id
 	for i := range profiles {
@@ -152,16 +152,17 @@ func checkProfiles(profiles []Profile) error {
 	return nil
 }
 
-// refuseNull makes null an error. Without it, json/v2 decodes null as the zero value of any type.
+// refuseNull makes null an error. By default, json/v2 decodes null as the zero value of any type.
 var refuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
 	if dec.PeekKind() == 'n' { // null
 		return &json.SemanticError{GoType: reflect.TypeOf(v).Elem(), JSONKind: 'n'}
 	}
-	return errors.ErrUnsupported // json/v2 then decodes the value as usual
+	return errors.ErrUnsupported // makes json/v2 decode the value as usual
 }))
 
-// profileError converts an error of json/v2 to one line for the operator: the JSON pointer of the place, and what is
-// wrong there. Text that ends too early is either a SyntacticError or a bare io.EOF, so it is the default.
+// profileError converts an error of json/v2 to one line for the operator: the JSON pointer of the location, and what is
+// wrong there. The default problem is text that ends too early, because its error is either a SyntacticError or a bare
+// io.EOF.
 func profileError(err error) error {
 	pointer, problem := jsontext.Pointer(""), "the JSON ends too early"
 	if syntactic, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
@@ -175,7 +176,7 @@ func profileError(err error) error {
 	}
 	if semantic, ok := errors.AsType[*json.SemanticError](err); ok {
 		pointer, problem = semantic.JSONPointer, "not an object"
-		kind := semantic.GoType.Kind() // of the Go value that the JSON does not fit
+		kind := semantic.GoType.Kind() // the kind of the Go value that the JSON does not fit
 		switch {
 		case errors.Is(semantic, json.ErrUnknownName):
 			problem = "unknown field"
@@ -198,8 +199,8 @@ func profileError(err error) error {
 	return fmt.Errorf("%.200s: %s", oneLine, problem)
 }
 
-// check returns an error for the first field whose value is invalid or contradicts another one. pointer is the JSON
-// pointer of the profile in MODELS_FILE, for the error.
+// check returns an error for the first field that is invalid or contradicts another one. pointer is the profile's JSON
+// pointer in MODELS_FILE. It is the beginning of the error.
 func (p *Profile) check(pointer string) error {
 	price := Price{}
 	if p.Price != nil {
@@ -228,7 +229,7 @@ func (p *Profile) check(pointer string) error {
 	return nil
 }
 
-// badID reports whether an id is too long, or has control characters, which would corrupt a line of the log.
+// badID reports whether an id is too long or has control characters, which would corrupt a line of the log.
 func badID(id string) bool {
 	return len(id) > maxModelID || strings.ContainsFunc(id, unicode.IsControl)
 }

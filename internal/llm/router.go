@@ -10,44 +10,45 @@ import (
 	"sync/atomic"
 )
 
-// Router asks each model as its profile says: by the endpoint's own id, with its kind of tool calling and its bound on
-// an answer. Without profiles each model is asked as the request has it.
+// Router asks each model as the model's Profile says: with the endpoint's id for it, its kind of tool calling, and its
+// limit for an answer. Without profiles, it asks each model as the request says.
 type Router struct {
-	// Logger gets a line for each fallback; nil discards them. It must be set before the first Stream.
+	// Logger gets a line for each fallback; nil discards these lines. It must be set before the first Stream.
 	Logger *slog.Logger
 
 	routes atomic.Pointer[routes]
 }
 
-// routes says how models are asked. It does not change once a Stream uses it.
+// routes says how models are asked. It must not change once a Stream uses it.
 type routes struct {
 	models         map[ToolCalling]Model            // ask the endpoint of the setting LLM_BASE_URL
-	defaultCalling ToolCalling                      // for models whose profile names none; "" means AutoCalling
-	profiles       map[string]Profile               // by the id in requests
-	ownEndpoints   map[string]map[ToolCalling]Model // ask the endpoint of a profile with a BaseURL, by the id in requests
+	defaultCalling ToolCalling                      // for models whose profile does not set it; "" means AutoCalling
+	profiles       map[string]Profile               // by the model's id in requests
+	ownEndpoints   map[string]map[ToolCalling]Model // ask the endpoint of a profile with a BaseURL, by the model's id in requests
 }
 
-// NewRouter returns a Router over models, which ask the same endpoint and differ in how it is offered tools; there must
-// be one for each ToolCalling. calling applies to models whose profile does not say which to use; "" is AutoCalling.
-// The keys of profiles are the ids that requests name; if there are any, no other model is asked.
+// NewRouter returns a Router over models, which must have one Model for each ToolCalling. These Models ask the same
+// endpoint and differ in how they offer tools to it. calling applies to models whose profile does not set it; "" means
+// AutoCalling. The keys of profiles are the model ids that requests use. If profiles is not empty, the Router refuses
+// all other models.
 func NewRouter(models map[ToolCalling]Model, calling ToolCalling, profiles map[string]Profile) *Router {
 	router := &Router{}
 	router.routes.Store(&routes{models: models, defaultCalling: calling, profiles: profiles, ownEndpoints: make(map[string]map[ToolCalling]Model)})
 	return router
 }
 
-// SetEndpoint sets what asks the endpoint of the model id, in place of the models of NewRouter.
-// It must not be called after the first Stream.
+// SetEndpoint makes the Router use models for the model id, instead of the models passed to NewRouter. It must not be
+// called after the first Stream.
 func (router *Router) SetEndpoint(id string, models map[ToolCalling]Model) {
 	router.routes.Load().ownEndpoints[id] = models
 }
 
-// Replace makes router ask models as other does, from the next Stream on.
+// Replace makes the Router ask models the way other does. It affects later calls of Stream only.
 func (router *Router) Replace(other *Router) { router.routes.Store(other.routes.Load()) }
 
-// Stream asks the model that the request names, or request.Preferred if that is one of its fallbacks. If a model is
-// unavailable before the first part of its answer, Stream logs that and asks the next one of candidates. If there are
-// profiles, a model without one is an error.
+// Stream asks the requested model, or request.Preferred if that is one of its fallbacks. If a model is unavailable
+// before the first part of its answer, Stream logs that and asks the next candidate. If the Router has profiles, but
+// none for the requested model, Stream yields an error.
 func (router *Router) Stream(ctx context.Context, request Request) iter.Seq2[Part, error] {
 	routes := router.routes.Load()
 	return func(yield func(Part, error) bool) {
@@ -74,9 +75,9 @@ func (router *Router) Stream(ctx context.Context, request Request) iter.Seq2[Par
 	}
 }
 
-// candidates returns the ids of the models to ask, in order: the requested one and its fallbacks. If request.Preferred,
-// which answered earlier in this run, is one of them, it comes first: the conversation may have Extensions of its
-// answers, which only its own endpoint gets (Message.Extensions).
+// candidates returns the ids of the models to ask, in order: the requested model and its fallbacks. If one of them is
+// request.Preferred, which answered earlier in this run, it comes first. The conversation may have Extensions from its
+// answers, and only its own endpoint accepts those (Message.Extensions).
 func (routes *routes) candidates(request Request) []string {
 	ids := append([]string{request.Model}, routes.profiles[request.Model].Fallback...)
 	if i := slices.Index(ids, request.Preferred); i > 0 {
@@ -85,9 +86,9 @@ func (routes *routes) candidates(request Request) []string {
 	return ids
 }
 
-// tryModel asks the model id and yields the parts of its answer, or its error. There is one exception: if hasFallback
-// is set, and the model is unavailable before its first part, tryModel yields nothing and returns the error as
-// unavailable. Otherwise unavailable is nil, and the stream has ended.
+// tryModel asks the model id and yields the parts of its answer, or its error. But if hasFallback is true and the model
+// is unavailable before its first part, tryModel yields nothing and returns the error. Otherwise it returns nil, and
+// the stream has ended.
 func (routes *routes) tryModel(ctx context.Context, request Request, id string, yield func(Part, error) bool, hasFallback bool) (unavailable error) {
 	request.Model = id
 	hasYielded := false
@@ -109,6 +110,9 @@ func (routes *routes) tryModel(ctx context.Context, request Request, id string, 
 		case Extensions:
 			p.Model = id
 			part = p
+		case Usage:
+			p.Asked = id
+			part = p
 		case Finish:
 			p.Asked, p.Model = id, cmp.Or(p.Model, routes.profiles[id].Upstream, id)
 			part = p
@@ -120,8 +124,8 @@ func (routes *routes) tryModel(ctx context.Context, request Request, id string, 
 	return nil
 }
 
-// ask sends the request to the endpoint of the model that it names, in the way that the model's profile says. The
-// model's limit on an answer applies if the request has none or a higher one.
+// ask sends the request to the endpoint of the requested model, as the model's profile says. The model's limit for an
+// answer applies if the request has no limit or a higher one.
 func (routes *routes) ask(ctx context.Context, request Request) iter.Seq2[Part, error] {
 	p, models := routes.profiles[request.Model], routes.models
 	if own := routes.ownEndpoints[request.Model]; own != nil {

@@ -81,7 +81,7 @@ func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 		call: func(w http.ResponseWriter, _ *http.Request, m message) {
 			if m.Params.Name == "slow" {
 				close(inside)
-				<-goOn
+				receive(t, goOn)
 			} else {
 				calls.Add(1)
 			}

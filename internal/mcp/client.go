@@ -101,7 +101,7 @@ func New(servers []config.Server, opts Options) (*Client, error) {
 // 10 s after New on, Ready always returns true, because a child process may take longer than that to start. It stays
 // true when Reload adds servers.
 func (c *Client) Ready() bool {
-	return isClosed(c.ready) || time.Since(c.createdAt) >= session.HandshakeTimeout
+	return transport.IsClosed(c.ready) || time.Since(c.createdAt) >= session.HandshakeTimeout
 }
 
 // Tools returns the tools to offer to a model, ordered by server as in the configuration, then by name. The slice is
@@ -143,7 +143,7 @@ func (c *Client) waitForFirstAttempts(ctx context.Context, user auth.Identity) {
 	allTried, remaining := c.allTried, time.Until(c.waitUntil)
 	c.mu.Unlock()
 	unlisted := c.unlistedServers(user)
-	isSettled := isClosed(allTried) || remaining <= 0
+	isSettled := transport.IsClosed(allTried) || remaining <= 0
 	if isSettled && len(unlisted) == 0 {
 		return
 	}

@@ -182,7 +182,7 @@ func serveScriptedAsk(t *testing.T, times int, params string) (*httpServer, *ato
 				send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":\"e%d\",\"method\":\"elicitation/create\",\"params\":%s}\n\n", asked.Add(1), params))
 			}
 			for range times {
-				got = append(got, <-answers)
+				got = append(got, receive(t, answers))
 			}
 			send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult(strings.Join(got, "\n")) + "}\n\n")
 		},
@@ -249,7 +249,7 @@ func TestRefusedElicitationIsNotBlamedOnTheArguments(t *testing.T) {
 				send(`data: {"jsonrpc":"2.0","id":"e1","method":"elicitation/create","params":` +
 					`{"message":"m","requestedSchema":{"type":"object","properties":{"a":{"type":"object"}}}}}` + "\n\n")
 				var answer struct{ Error struct{ Message string } }
-				if err := json.Unmarshal([]byte(<-answers), &answer); err != nil {
+				if err := json.Unmarshal([]byte(receive(t, answers)), &answer); err != nil {
 					t.Error(err)
 				}
 				quoted, _ := json.Marshal(answer.Error.Message)

@@ -119,7 +119,7 @@ func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 					send := startEventStream(w)
 					send(": hello\n\n")
 					close(waiting)
-					<-release
+					receive(t, release)
 					send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult("waited") + "}\n\n")
 				case "bad":
 					bad.answer(w, r, m)

@@ -309,7 +309,7 @@ func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
 		if limited.Load() == 0 && strings.HasPrefix(r.Header.Get("Authorization"), "Bearer limited|") {
 			limited.Add(1)
 			close(begun)
-			<-release
+			receive(t, release)
 			w.WriteHeader(http.StatusUnauthorized) // so that it goes out once more
 			return
 		}

@@ -151,6 +151,27 @@ func TestListWithARepeatedCursorIsReported(t *testing.T) {
 	}
 }
 
+// A list of resources that may lack some is reported like one of tools.
+func TestListOfResourcesThatIsCutIsReported(t *testing.T) {
+	var log syncBuffer
+	s := &scriptedServer{before: answersMethod("resources/", `{"resources":[{"uri":"docs:///a","name":"a"}],"nextCursor":"c"}`)}
+	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{
+		Name: "a", URL: serveHTTP(t, s).URL, Resources: []string{"docs:*"},
+	})
+	c.Tools(t.Context())
+	const reason = "the list of resources repeats a cursor; further resources are left out"
+	if st := c.Servers()[0]; st.Tools != 2 || st.Reason != reason {
+		t.Errorf("got the status %+v, want 2 tools, reason %q", st, reason)
+	}
+	read, _ := c.Tool("read_resource")
+	if schema := string(read.InputSchema); strings.Count(schema, "docs:///a") != 1 {
+		t.Errorf("got the schema %s, want the resource that two pages have once", schema)
+	}
+	if text := log.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "repeats a cursor") {
+		t.Errorf("got the log %s, want one warning that the list repeats a cursor", text)
+	}
+}
+
 // A list that is too large, or does not decode, is the failure of that server only.
 func TestListFailureIsItsServersAlone(t *testing.T) {
 	t.Parallel()

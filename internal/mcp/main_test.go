@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -160,6 +161,28 @@ func peekBody(r *http.Request) string {
 	b, _ := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(b))
 	return string(b)
+}
+
+// receive returns the next value of ch, or the zero value when the test is over. The handlers of servers use it, since
+// a test that fails early would otherwise wait for its handlers forever.
+func receive[T any](t *testing.T, ch <-chan T) (value T) {
+	select {
+	case value = <-ch:
+	case <-t.Context().Done():
+	}
+	return value
+}
+
+// answersMethod returns a function for scriptedServer.before that answers the methods that begin with prefix.
+func answersMethod(prefix, result string) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		var m message
+		if json.Unmarshal([]byte(peekBody(r)), &m) != nil || !strings.HasPrefix(m.Method, prefix) {
+			return false
+		}
+		replyJSON(w, m.ID, result)
+		return true
+	}
 }
 
 // scriptedServer is a raw stateful MCP server over HTTP whose tools/call and tools/list

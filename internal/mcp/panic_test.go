@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -71,5 +72,35 @@ func TestPanicOverAServerIsItsFailure(t *testing.T) {
 			}
 			mustResult(t, res, err)
 		})
+	}
+}
+
+// Requests and notifications of a server without params must not crash the process: the handlers of the SDK would use
+// the params that are missing. A panic of the function that asks a person is an error response.
+func TestMessagesWithoutParamsAreHandled(t *testing.T) {
+	for _, params := range []string{"", `,"params":null`} {
+		answers := make(chan string, 2)
+		c := newClient(t, Options{}, config.Server{Name: "a", Sampling: true, URL: serveHTTP(t, &scriptedServer{
+			before: receiveAnswers(answers),
+			call: func(w http.ResponseWriter, _ *http.Request, m message) {
+				send := startEventStream(w)
+				for _, method := range []string{"elicitation/complete", "elicitation/complete", "cancelled", "progress", "message", "resources/updated"} {
+					send(`data: {"jsonrpc":"2.0","method":"notifications/` + method + `"` + params + "}\n\n")
+				}
+				send(`data: {"jsonrpc":"2.0","id":"e1","method":"elicitation/create"` + params + "}\n\n")
+				send(`data: {"jsonrpc":"2.0","id":"e2","method":"sampling/createMessage"` + params + "}\n\n")
+				got := ""
+				for range 2 {
+					got += receive(t, answers)
+				}
+				send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult(got) + "}\n\n")
+			},
+		}).URL})
+		res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
+			panic("a bug")
+		}})
+		if got := mustResult(t, res, err).Text(); strings.Count(got, `"error"`) != 2 {
+			t.Errorf("params %q: got the responses %s, want two errors", params, got)
+		}
 	}
 }

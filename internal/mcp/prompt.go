@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
 	"answerd/internal/auth"
+	"answerd/internal/help"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/session"
@@ -25,6 +26,14 @@ type Prompt struct {
 	Title       string           `json:"title,omitempty"`
 	Description string           `json:"description,omitempty"`
 	Arguments   []PromptArgument `json:"arguments,omitempty"`
+}
+
+// PromptList is the answer to GET /servers/{name}/prompts.
+type PromptList struct {
+	Prompts []Prompt `json:"prompts"` // not nil
+	// Omitted is how many of the server's prompts were left out, at least: they are not valid, or the list is too
+	// large or repeats a cursor.
+	Omitted int `json:"omitted_prompts,omitempty"`
 }
 
 // PromptArgument is one argument of a prompt. Its value is always a string.
@@ -51,29 +60,34 @@ const (
 	maxPromptText     = 256 << 10 // bytes in all messages; more are an error
 )
 
-// Prompts requests a server's prompts on behalf of user. It leaves out and logs prompts that are not valid. The slice
-// is not nil unless there is an error, which is ErrUnknownServer or a *ServerError.
-func (c *Client) Prompts(ctx context.Context, user auth.Identity, server string) ([]Prompt, error) {
+// Prompts requests a server's prompts on behalf of user. It leaves out and logs prompts that are not valid. The error
+// is ErrUnknownServer or a *ServerError.
+func (c *Client) Prompts(ctx context.Context, user auth.Identity, server string) (PromptList, error) {
 	srv := c.serverByName(server)
 	if srv == nil {
-		return nil, fmt.Errorf("prompts of %.64q: %w", server, ErrUnknownServer)
+		return PromptList{}, fmt.Errorf("prompts of %.64q: %w", server, ErrUnknownServer)
 	}
-	list, failure := session.CollectPages("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
+	received, cut, failure := session.CollectPages("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
 		return srv.doWithRetry(ctx, user, session.ListPrompts(cursor))
 	})
 	if failure != nil {
-		return nil, &ServerError{Server: server, Reason: failure.Public, Err: failure}
+		return PromptList{}, &ServerError{Server: server, Reason: failure.Public, Err: failure}
 	}
-	prompts := []Prompt{} // not nil, so that JSON has an array
-	for _, raw := range list {
+	list := PromptList{Prompts: []Prompt{}} // so that JSON has an array
+	for _, raw := range received {
 		prompt, err := decodePrompt(raw)
 		if err != nil {
 			srv.log.Warn("MCP prompt left out", "prompt", wire.Printable(prompt.Name, 80), "reason", err.Error())
+			list.Omitted++
 			continue
 		}
-		prompts = append(prompts, prompt)
+		list.Prompts = append(list.Prompts, prompt)
 	}
-	return prompts, nil
+	if cut != "" {
+		srv.log.Warn("MCP prompts left out", "kept", len(list.Prompts), "reason", "the list "+cut, help.ToolLists.Attr())
+		list.Omitted = max(list.Omitted, 1)
+	}
+	return list, nil
 }
 
 // decodePrompt decodes one element of a prompts/list result, and cuts texts that are too long. If it returns an error,

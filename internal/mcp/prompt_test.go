@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ func TestPromptsAreListedAndFilledIn(t *testing.T) {
 
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			list, err := c.Prompts(t.Context(), auth.Identity{}, "a")
-			want := []Prompt{{Name: "review", Title: "Review", Arguments: []PromptArgument{{Name: "code", Required: true}}}}
+			want := PromptList{Prompts: []Prompt{{Name: "review", Title: "Review", Arguments: []PromptArgument{{Name: "code", Required: true}}}}}
 			if err != nil || !reflect.DeepEqual(list, want) {
 				t.Errorf("got the prompts %+v, %v, want %+v", list, err, want)
 			}
@@ -79,8 +80,34 @@ func TestPromptsOnManyPagesAreAllListed(t *testing.T) {
 	w := serveHTTP(t, streamableHandler(t, s, nil))
 
 	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
-	if list, err := c.Prompts(t.Context(), auth.Identity{}, "a"); err != nil || len(list) != 40 {
-		t.Errorf("got %d prompts, %v, want 40", len(list), err)
+	if list, err := c.Prompts(t.Context(), auth.Identity{}, "a"); err != nil || len(list.Prompts) != 40 || list.Omitted != 0 {
+		t.Errorf("got %d prompts, %d left out, %v, want 40, 0 and no error", len(list.Prompts), list.Omitted, err)
+	}
+}
+
+// A list of prompts that may lack some says so, and so does one line of the log.
+func TestPromptsThatAreLeftOutAreReported(t *testing.T) {
+	many := strings.Repeat(`{"name":"p"},`, maxPrompts)
+	for _, test := range []struct {
+		name, page string
+		kept       int
+		reason     string
+	}{
+		{"a repeated cursor", `{"prompts":[{"name":"p"}],"nextCursor":"c"}`, 2, "repeats a cursor"},
+		{"too many", `{"prompts":[` + many + `{"name":"p"}]}`, maxPrompts, "is too large"},
+		{"more pages", `{"prompts":[` + strings.TrimSuffix(many, ",") + `],"nextCursor":"c"}`, maxPrompts, "is too large"},
+		{"not valid", `{"prompts":[{"name":"p"},{"name":""}]}`, 1, "MCP prompt left out"},
+	} {
+		var log syncBuffer
+		s := &scriptedServer{before: answersMethod("prompts/list", test.page)}
+		c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
+		list, err := c.Prompts(t.Context(), auth.Identity{}, "a")
+		if err != nil || len(list.Prompts) != test.kept || list.Omitted != 1 {
+			t.Errorf("%s: got %d prompts, %d left out, %v, want %d, 1 and no error", test.name, len(list.Prompts), list.Omitted, err, test.kept)
+		}
+		if text := log.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, test.reason) {
+			t.Errorf("%s: got the log %s, want one warning with %q", test.name, text, test.reason)
+		}
 	}
 }
 

@@ -107,7 +107,7 @@ func (c *Client) applyServers(servers []config.Server) (removed []*server) {
 // attempts to connect. c.mu must be held.
 func (c *Client) startServersLocked(added []*server) {
 	c.untriedServers++ // keeps allTried open until all supervisors are started
-	if c.allTried == nil || isClosed(c.allTried) {
+	if c.allTried == nil || transport.IsClosed(c.allTried) {
 		c.allTried = make(chan struct{})
 	}
 	c.waitUntil = time.Now().Add(max(session.HandshakeTimeout, c.opts.StartWait))

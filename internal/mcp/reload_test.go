@@ -98,7 +98,7 @@ func TestRemovedServerDrains(t *testing.T) {
 
 		s.call = func(w http.ResponseWriter, r *http.Request, m message) {
 			if m.Params.Meta["do"] == "wait" {
-				<-release
+				receive(t, release)
 			}
 			replyJSON(w, m.ID, textResult("ok"))
 		}

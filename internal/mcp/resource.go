@@ -24,29 +24,35 @@ const (
 // name.
 const readTool = "read_resource"
 
-// withResources returns tools, plus one tool that reads resources if the server has any that the configuration allows.
-// It lists the resources in the session used. If the server refuses that, withResources logs it and returns tools
-// alone. If the connection failed, it returns a failure, so that tools and resources are listed again: otherwise the
-// read tool would be missing until the next list.
-func (s *server) withResources(tools []catalog.Tool, used *session.Session) ([]catalog.Tool, *transport.Failure) {
+// addReadTool adds a tool that reads resources to list, if the server has any that the configuration allows. It lists
+// the resources in the session used. If the server refuses that, addReadTool logs it and adds nothing. If the connection
+// failed, it returns a failure, so that tools and resources are listed again: otherwise the read tool would be missing
+// until the next list.
+func (s *server) addReadTool(list *toolList, used *session.Session) *transport.Failure {
 	if len(s.cfg.Resources) == 0 {
-		return tools, nil
+		return nil
 	}
-	resources, failure := used.ListResources(time.Now().Add(listTime), s.cfg.AllowsResource)
+	resources, cut, failure := used.ListResources(time.Now().Add(listTime), s.cfg.AllowsResource)
 	switch {
 	case failure != nil && (failure.Lost || failure.Kind == Unavailable || failure.Kind == UnknownOutcome):
-		return nil, failure
+		return failure
 	case failure != nil:
 		s.log.Warn("MCP resources could not be listed", "reason", failure.StateReason(), help.Servers.Attr())
-		return tools, nil
-	case len(resources) == 0:
-		return tools, nil
+		return nil
+	}
+	if cut != "" {
+		list.resourcesCut = cut
+		s.log.Warn("MCP resources left out", "kept", len(resources), "reason", "the list "+cut, help.ToolLists.Attr())
+	}
+	if len(resources) == 0 {
+		return nil
 	}
 	name := readTool
-	for slices.ContainsFunc(tools, func(t catalog.Tool) bool { return t.Original == name }) {
+	for slices.ContainsFunc(list.tools, func(t catalog.Tool) bool { return t.Original == name }) {
 		name += "_" // the server itself has a tool of that name
 	}
-	return append(tools, newReadTool(s.cfg.Name, name, resources)), nil
+	list.tools = append(list.tools, newReadTool(s.cfg.Name, name, resources))
+	return nil
 }
 
 // newReadTool returns the tool, with the original name name, that reads the resources of the server with the given

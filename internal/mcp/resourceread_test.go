@@ -173,11 +173,11 @@ func TestReadThatASubscriptionOvertookIsNotCached(t *testing.T) {
 			switch method {
 			case "resources/subscribe":
 				subscribing <- true
-				<-confirm
+				receive(t, confirm)
 			case "resources/read":
 				once.Do(func() {
 					close(reading)
-					<-answer
+					receive(t, answer)
 				})
 			}
 			return res, err
@@ -225,7 +225,7 @@ func TestSubscriptionDoesNotExtendAnEarlierTTL(t *testing.T) {
 	h := streamableHandler(t, p.Server, flavours["stateless sse"])
 	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(peekBody(r), methodListen) {
-			<-confirm
+			receive(t, confirm)
 			w = &flushNotifier{ResponseWriter: w, onFlush: func() { acknowledged <- struct{}{} }}
 		}
 		h.ServeHTTP(w, r)

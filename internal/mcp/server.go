@@ -198,6 +198,7 @@ func (s *server) recordList(list toolList, protocol string, listed *session.Sess
 	}
 	s.omittedTools = list.omitted
 	s.truncated = list.truncated
+	s.resourcesCut = list.resourcesCut
 	s.protocol = protocol
 	s.listedSession = listed
 	s.unreachable = false
@@ -371,16 +372,16 @@ func (s *server) currentStatus() ServerStatus {
 		st.Reason = reason
 		return st
 	}
-	st.Reason = s.missingToolsLocked(len(disabled))
+	st.Reason = s.missingLocked(len(disabled))
 	if s.truncated != "" {
 		st.OmittedTools = max(s.omittedTools, 1)
 	}
 	return st
 }
 
-// missingToolsLocked says how many tools of a connected server cannot be called, and why. It returns "" if all tools
-// can be called. disabled is the number of tools that a pin disables. s.mu must be held.
-func (s *server) missingToolsLocked(disabled int) string {
+// missingLocked says how many tools of a connected server cannot be called, and why, and whether resources may be
+// missing. It returns "" if nothing is missing. disabled is the number of tools that a pin disables. s.mu must be held.
+func (s *server) missingLocked(disabled int) string {
 	var reasons []string
 	if disabled > 0 {
 		reasons = append(reasons, fmt.Sprintf("tools disabled until their definitions are accepted (answerd check): %d", disabled))
@@ -390,6 +391,9 @@ func (s *server) missingToolsLocked(disabled int) string {
 		reasons = append(reasons, fmt.Sprintf("the list of tools %s; left out: %d or more", s.truncated, max(s.omittedTools, 1)))
 	case s.omittedTools > 0:
 		reasons = append(reasons, fmt.Sprintf("tools left out, because they are not valid or the list is too large: %d", s.omittedTools))
+	}
+	if s.resourcesCut != "" {
+		reasons = append(reasons, fmt.Sprintf("the list of resources %s; further resources are left out", s.resourcesCut))
 	}
 	return strings.Join(reasons, "; ")
 }

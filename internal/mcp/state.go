@@ -19,6 +19,7 @@ import (
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/limiter"
 	"answerd/internal/mcp/session"
+	"answerd/internal/mcp/transport"
 	"answerd/internal/tlsconfig"
 	"answerd/internal/values"
 )
@@ -171,6 +172,7 @@ type server struct {
 	instructions string
 	omittedTools int             // how many tools of the latest list were left out
 	truncated    string          // toolList.truncated of the latest list
+	resourcesCut string          // toolList.resourcesCut of the latest list
 	waiters      []refreshWaiter // get the outcome of the supervisor's next round
 
 	unreachable   bool // the latest failure was that the server could not be reached
@@ -273,20 +275,10 @@ func (c *Client) signalTriedLocked() {
 	if c.untriedServers > 0 {
 		return
 	}
-	if !isClosed(c.ready) {
+	if !transport.IsClosed(c.ready) {
 		close(c.ready) // before allTried: a goroutine that waits for allTried may call Ready next
 	}
 	close(c.allTried)
-}
-
-// isClosed reports whether ch, on which no value is ever sent, is closed.
-func isClosed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
 }
 
 // allServers returns the servers in the configuration's order. The slice must not be changed.

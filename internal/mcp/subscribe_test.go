@@ -80,7 +80,7 @@ func TestChangeBeforeTheFirstSubscriptionIsNotLost(t *testing.T) {
 			h := streamableHandler(t, s, flavours[flavour])
 			w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodGet || strings.Contains(peekBody(r), methodListen) {
-					<-changed
+					receive(t, changed)
 				}
 				h.ServeHTTP(w, r)
 			}))

@@ -23,6 +23,8 @@ type toolList struct {
 	ttl       time.Duration // the server's time to live for the list; 0 if it gave none
 	omitted   int           // how many received tools were left out
 	truncated string        // why not all pages were requested (session.ToolList.Cut); "" if they were
+	// resourcesCut is why not all pages of resources were requested (session.CollectPages); "" if they were.
+	resourcesCut string
 }
 
 // listTools requests the server's tools in a session of pool, which connects if needed. It tries once more if the
@@ -38,7 +40,7 @@ func (s *server) listTools(pool *session.Pool) (toolList, *session.Session, *tra
 		}
 		list, failure := s.collectTools(used, deadline)
 		if failure == nil {
-			list.tools, failure = s.withResources(list.tools, used)
+			failure = s.addReadTool(&list, used)
 		}
 		if failure == nil {
 			return list, used, nil

@@ -8,11 +8,13 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // okAnswer is an answer with the text "ok"; ID stands for the id of the request.
@@ -70,10 +72,12 @@ func TestErrorWithoutAnIDFailsItsCallWithItsReason(t *testing.T) {
 		"null":    `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad city"}}`,
 		"missing": `{"jsonrpc":"2.0","error":{"code":-32602,"message":"bad city"}}`,
 	} {
-		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, &scriptedServer{call: bodyReply(jsonType, answer)}).URL})
-		_, err := c.Call(t.Context(), Call{Tool: "t"})
-		if e := mustFail(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "bad city") {
-			t.Errorf("%s: got the error %v, want %s with the server's reason", name, e, InvalidArguments)
+		for contentType, body := range map[string]string{jsonType: answer, eventStream: "data: " + answer + "\n\n"} {
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, &scriptedServer{call: bodyReply(contentType, body)}).URL})
+			_, err := c.Call(t.Context(), Call{Tool: "t"})
+			if e := mustFail(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "bad city") {
+				t.Errorf("%s, %s: got the error %v, want %s with the server's reason", name, contentType, e, InvalidArguments)
+			}
 		}
 	}
 }
@@ -158,17 +162,24 @@ func TestPingsOfALongCallAreAnswered(t *testing.T) {
 	})
 }
 
-// An error about a tool's own sessions leaves that of the connection alone.
+// An error about a tool's own sessions leaves that of the connection alone, and the tool does not run twice.
 func TestErrorAboutASessionOfATool(t *testing.T) {
-	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
-		w.Header().Set("Content-Type", jsonType)
-		w.WriteHeader(http.StatusBadRequest)
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"browser_session is required"}}`, m.ID)
-	}}
-	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
-	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := mustFail(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "browser_session is required") || s.initializes.Load() != 1 {
-		t.Errorf("got the error %v after %d handshakes, want the server's after 1", e, s.initializes.Load())
+	for code, want := range map[int]transport.Kind{-32602: InvalidArguments, -32603: Execution, 17: Execution} {
+		var calls atomic.Int64
+		s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+			calls.Add(1)
+			w.Header().Set("Content-Type", jsonType)
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"browser_session is required"}}`, m.ID, code)
+		}}
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
+		_, err := c.Call(t.Context(), Call{Tool: "t"})
+		if e := mustFail(t, err); e.Kind != want || !strings.Contains(e.Message, "browser_session is required") {
+			t.Errorf("%d: got the error %v, want %s with the server's message", code, e, want)
+		}
+		if calls.Load() != 1 || s.initializes.Load() != 1 {
+			t.Errorf("%d: got %d calls after %d handshakes, want 1 after 1", code, calls.Load(), s.initializes.Load())
+		}
 	}
 }
 

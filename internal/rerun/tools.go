@@ -260,8 +260,8 @@ func (t *tools) InstructionsFor(context.Context, auth.Identity, func(string) boo
 }
 
 // Prompts implements agent.Tools.
-func (t *tools) Prompts(context.Context, auth.Identity, string) ([]mcp.Prompt, error) {
-	return nil, mcp.ErrBadPrompt
+func (t *tools) Prompts(context.Context, auth.Identity, string) (mcp.PromptList, error) {
+	return mcp.PromptList{}, mcp.ErrBadPrompt
 }
 
 // Prompt implements agent.Tools. It is not needed, because the messages that the run began with include those of a

@@ -73,7 +73,7 @@ func lowerLimit[N int | int64 | float64](a, b N) N {
 
 // Budget counts how much of its Limits a run has used. Its Clock counts the seconds.
 type Budget struct {
-	price  *llm.Price // nil if unknown
+	price  *llm.Price // see SetPrice
 	clock  *Clock
 	notify func(changed chan struct{}) // closes changed; see New
 
@@ -124,6 +124,10 @@ func New(limits Limits, maxTurns int, price *llm.Price, clock *Clock, notify fun
 		changed: make(chan struct{}),
 	}
 }
+
+// SetPrice sets the price of the model that answers; nil means that it is unknown. It must not be called while tool calls
+// are executed, because b.mu does not guard the price.
+func (b *Budget) SetPrice(price *llm.Price) { b.price = price }
 
 // counters returns all counters. Seconds have none, because the clock counts them.
 func (b *Budget) counters() []*counter {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"answerd/internal/agent/webhook/webhooktest"
+	"answerd/internal/auth/fetch"
 )
 
 // A service that speaks HTTP/2 has one connection for all questions, because each reply belongs to
@@ -33,7 +34,7 @@ func TestQuestionsOverHTTP2ShareAConnection(t *testing.T) {
 	t.Cleanup(web.Close)
 
 	c, err := New(Options{URL: web.URL, Secret: webhooktest.Secret, Transport: func(own http.RoundTripper) http.RoundTripper {
-		own.(*http.Transport).TLSClientConfig = web.Client().Transport.(*http.Transport).TLSClientConfig
+		own.(fetch.Transport).RoundTripper.(*http.Transport).TLSClientConfig = web.Client().Transport.(*http.Transport).TLSClientConfig
 		return own
 	}})
 	if err != nil {

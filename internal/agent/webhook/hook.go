@@ -65,7 +65,8 @@ type Client struct {
 	secret   func() auth.Secret
 	events   []Event
 	http     *http.Client
-	http2    atomic.Bool // whether the last response came over HTTP/2
+	own      *http.Transport // below the transport of Options.Transport
+	http2    atomic.Bool     // whether the last response came over HTTP/2
 	tracer   trace.Tracer
 	duration metric.Float64Histogram
 }
@@ -80,7 +81,8 @@ func New(opts Options) (*Client, error) {
 		return nil, errors.New("there is no secret to sign with")
 	}
 	// The cloned transport uses the proxy that the environment configures (S3.7).
-	var transport http.RoundTripper = http.DefaultTransport.(*http.Transport).Clone()
+	own := http.DefaultTransport.(*http.Transport).Clone()
+	var transport http.RoundTripper = fetch.Transport{RoundTripper: own} // so that spans do not quote replies
 	if opts.Transport != nil {
 		transport = opts.Transport(transport)
 	}
@@ -89,6 +91,7 @@ func New(opts Options) (*Client, error) {
 	}
 	client := &Client{
 		url:    opts.URL,
+		own:    own,
 		secret: opts.CurrentSecret,
 		events: opts.Events,
 		tracer: cmp.Or[trace.Tracer](opts.Tracer, tracenoop.NewTracerProvider().Tracer("")),
@@ -109,7 +112,7 @@ func New(opts Options) (*Client, error) {
 }
 
 // Close closes idle connections. It does not affect questions in flight.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.own.CloseIdleConnections() }
 
 // Asks reports whether the service is to be asked about hook. A nil Client asks about nothing.
 func (c *Client) Asks(hook Event) bool {

@@ -208,6 +208,47 @@ func TestServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
 	}
 }
 
+// A reply that is not HTTP may repeat the signed question. Options.Transport, which records errors in spans, gets an
+// error without it.
+func TestReplyThatIsNotHTTPIsNotQuotedToTheTransport(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		io.WriteString(conn, "canary\r\n\r\n")
+		conn.Close()
+	}))
+	defer s.Close()
+	var recorded recordedError
+	c, err := New(Options{URL: s.URL, Secret: webhooktest.Secret, Transport: func(own http.RoundTripper) http.RoundTripper {
+		recorded.RoundTripper = own
+		return &recorded
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Ask(t.Context(), Call{Hook: PreToolCall}); err == nil {
+		t.Error("got no error, want one")
+	}
+	if recorded.err == nil || strings.Contains(recorded.err.Error(), "canary") {
+		t.Errorf("the transport got the error %v, want one without canary", recorded.err)
+	}
+}
+
+// recordedError keeps the error of the last request.
+type recordedError struct {
+	http.RoundTripper
+	err error
+}
+
+func (r *recordedError) RoundTrip(request *http.Request) (response *http.Response, err error) {
+	response, r.err = r.RoundTripper.RoundTrip(request)
+	return response, r.err
+}
+
 // silentTransport is a service that accepts a question and never replies, in memory: no socket may
 // be in a bubble.
 type silentTransport struct{}

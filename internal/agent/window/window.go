@@ -91,19 +91,19 @@ func (w *Window) Size() int64 {
 	return w.size
 }
 
-// AnswerRoom returns how many tokens an answer may have to fit into the window together with the conversation that was
+// AnswerTokens returns how many tokens an answer may have to fit into the window together with the conversation that was
 // last trimmed. It returns 0 if the window's size is unknown.
-func (w *Window) AnswerRoom() int64 {
+func (w *Window) AnswerTokens() int64 {
 	if w.Size() == 0 {
 		return 0
 	}
 	prompt := w.PromptTokens()
-	room := w.size - prompt
+	free := w.size - prompt
 	if !w.counted {
-		room = max(room, w.reserve) // the estimate tends to be higher than the prompt really is
+		free = max(free, w.reserve) // the estimate tends to be higher than the prompt really is
 	}
-	// Keep a sixteenth of the prompt's size free, because that is an estimate, but at most half of the room.
-	return max(room-prompt/16, room/2, 1)
+	// Keep a sixteenth of the prompt's size free, because that is an estimate, but at most half of what is free.
+	return max(free-prompt/16, free/2, 1)
 }
 
 // LimitReserve lowers the reserve for the answer to tokens, for a request that limits its answers itself. It never

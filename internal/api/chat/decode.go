@@ -257,12 +257,46 @@ func (q *Request) readChoice(raw json.RawMessage) error {
 		return nil
 	}
 	var named struct {
-		Type     string
-		Function struct{ Name string }
+		namedFunction
+		Allowed struct {
+			Mode  string
+			Tools []namedFunction
+		} `json:"allowed_tools"`
 	}
-	if json.Unmarshal(raw, &named) != nil || named.Type != "function" || !agent.IsToolName(named.Function.Name) {
-		return &Invalid{"tool_choice", "must be none, auto, required or a function"}
+	err := json.Unmarshal(raw, &named)
+	if err == nil && named.Type == "allowed_tools" {
+		return q.readAllowedTools(named.Allowed.Mode, named.Allowed.Tools)
+	}
+	if err != nil || named.Type != "function" || !agent.IsToolName(named.Function.Name) {
+		return &Invalid{"tool_choice", "must be none, auto, required, a function or allowed_tools"}
 	}
 	q.ToolChoice, q.ForcedTool = agent.ToolRequired, named.Function.Name
+	return nil
+}
+
+// namedFunction is a function in tool_choice.
+type namedFunction struct {
+	Type     string
+	Function struct{ Name string }
+}
+
+// readAllowedTools reads a tool_choice of type allowed_tools. tools are the only functions that the model may call, and
+// mode says whether it must call one.
+func (q *Request) readAllowedTools(mode string, tools []namedFunction) error {
+	if mode != string(agent.ToolAuto) && mode != string(agent.ToolRequired) {
+		return &Invalid{"tool_choice.allowed_tools.mode", "must be auto or required"}
+	}
+	var names []string
+	for i, tool := range tools {
+		if tool.Type != "function" || !agent.IsToolName(tool.Function.Name) {
+			return &Invalid{fmt.Sprintf("tool_choice.allowed_tools.tools[%d]", i), "must be a function"}
+		}
+		names = append(names, tool.Function.Name)
+	}
+	if len(names) == 0 {
+		return &Invalid{"tool_choice.allowed_tools.tools", "must not be empty"}
+	}
+	q.ToolChoice = agent.ToolChoice(mode)
+	q.AllowOnly(names)
 	return nil
 }

@@ -136,7 +136,7 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 		bodyWithMessages(hello, `,"tools":[`+many(2, `{"type":"function","function":{"name":"x"}}`)+`]`):                                   "tools[1].function.name",
 		bodyWithMessages(hello, `,"tool_choice":"any"`):                                                                                    "tool_choice",
 		bodyWithMessages(hello, `,"tool_choice":{"type":"function","function":{"name":""}}`):                                               "tool_choice",
-		bodyWithMessages(hello, `,"tool_choice":{"type":"allowed_tools"}`):                                                                 "tool_choice",
+		bodyWithMessages(hello, `,"tool_choice":{"type":"allowed_tools"}`):                                                                 "tool_choice.allowed_tools.mode",
 	} {
 		_, err := chat.Decode([]byte(body))
 		bad, ok := errors.AsType[*chat.Invalid](err)

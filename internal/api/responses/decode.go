@@ -344,10 +344,14 @@ func (q *Request) readChoice(in body) error {
 		return nil
 	}
 	var named struct {
-		Type, Name string
-		Server     string `json:"server_label"`
+		namedTool
+		Mode  string
+		Tools []namedTool
 	}
 	err := json.Unmarshal(raw, &named)
+	if err == nil && named.Type == "allowed_tools" {
+		return q.readAllowedTools(named.Mode, named.Tools)
+	}
 	if err == nil && named.Type == "mcp" && named.Name == "" {
 		// The model must call any tool of that server. The agent can only require some call. With a single server and
 		// no functions, every call is of that server.
@@ -358,7 +362,7 @@ func (q *Request) readChoice(in body) error {
 		return nil
 	}
 	if err != nil || named.Type != "function" && named.Type != "mcp" || !agent.IsToolName(named.Name) {
-		return &Invalid{"tool_choice", "must be none, auto, required, a function or a tool of an MCP server"}
+		return &Invalid{"tool_choice", "must be none, auto, required, a function, a tool of an MCP server or allowed_tools"}
 	}
 	q.ToolChoice, q.ForcedTool = agent.ToolRequired, named.Name
 	return nil

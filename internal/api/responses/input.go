@@ -76,8 +76,8 @@ func (q *Request) readInput(in body) error {
 func (q *Request) readItem(field string, item inItem) error {
 	if item.Type != "mcp_approval_response" {
 		// Clients that send the whole conversation also send approvals of earlier turns. Only those at the end of the
-		// input count, so any other item discards the approvals before it.
-		q.Approvals = nil
+		// input count, so any other item moves the approvals before it to PastApprovals.
+		q.PastApprovals, q.Approvals = append(q.PastApprovals, q.Approvals...), nil
 	}
 	switch item.Type {
 	case "", "message":
@@ -188,7 +188,7 @@ func (q *Request) readApproval(field string, item inItem) error {
 	case item.Approve == nil:
 		return &Invalid{field + ".approve", "is required"}
 	}
-	q.Approvals = append(q.Approvals, Approval{Run: run, Interrupt: interrupt, Approve: *item.Approve, Reason: item.Reason})
+	q.Approvals = append(q.Approvals, Approval{Param: field, Run: run, Interrupt: interrupt, Approve: *item.Approve, Reason: item.Reason})
 	return nil
 }
 

@@ -27,8 +27,10 @@ type Request struct {
 	// Approvals are answers to approval requests of one run. If there are any, the request resumes that run instead of
 	// starting a new one.
 	Approvals []Approval
-	// ListedServers are the MCP servers that the request names as tools of type mcp. Servers begins with them; those of
-	// the member "answerd" follow.
+	// PastApprovals are the answers that other items follow. They usually belong to earlier turns, and Decode ignores them.
+	PastApprovals []Approval
+	// ListedServers are the MCP servers that the request names as tools of type mcp. Servers begins with them, or with
+	// those of them that tool_choice allows. The servers of the member "answerd" follow.
 	ListedServers []string
 	// Options is the member "answerd", which has native fields that this format lacks; nil if it is missing.
 	Options json.RawMessage
@@ -40,18 +42,21 @@ func (q *Request) IsStored() bool { return q.Echo.Store == nil || *q.Echo.Store 
 // ServerParam returns the parameter that named Servers[index], for errors: a tool of type mcp, or an item of
 // answerd.servers.
 func (q *Request) ServerParam(index int) string {
-	if index >= len(q.ListedServers) {
-		return fmt.Sprintf("answerd.servers.%d", index-len(q.ListedServers))
-	}
 	tool := slices.IndexFunc(q.Echo.Tools, func(raw json.RawMessage) bool {
 		var t inTool
-		return json.Unmarshal(raw, &t) == nil && t.Type == "mcp" && t.ServerLabel == q.ListedServers[index]
+		return json.Unmarshal(raw, &t) == nil && t.Type == "mcp" && t.ServerLabel == q.Servers[index]
 	})
-	return fmt.Sprintf("tools[%d].server_label", tool)
+	if tool >= 0 {
+		return fmt.Sprintf("tools[%d].server_label", tool)
+	}
+	// tool_choice may have removed some of ListedServers from Servers.
+	listed := slices.IndexFunc(q.Servers, func(name string) bool { return !slices.Contains(q.ListedServers, name) })
+	return fmt.Sprintf("answerd.servers.%d", index-listed)
 }
 
 // Approval is a person's answer to an mcp_approval_request.
 type Approval struct {
+	Param     string // the item's path in the request, for errors
 	Run       string // the id of the run that asked
 	Interrupt string // the id of the run's interrupt
 	Approve   bool

@@ -132,8 +132,10 @@ func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Tok
 	started := time.Now()
 	t, err := c.requestWithSecret(ctx, form)
 	if err != nil {
-		c.cfg.Logger.WarnContext(ctx, "token fetch failed",
-			"client_id", c.cfg.ClientID, "error", err.Error(), help.ServerTokens.Attr())
+		if !errors.Is(ctx.Err(), context.Canceled) { // by Close, at the end of the process
+			c.cfg.Logger.WarnContext(ctx, "token fetch failed",
+				"client_id", c.cfg.ClientID, "error", err.Error(), help.ServerTokens.Attr())
+		}
 		return Token{}, err
 	}
 	c.cfg.Logger.DebugContext(ctx, "token fetched", "client_id", c.cfg.ClientID,

@@ -3,6 +3,7 @@ package token
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"sync"
@@ -65,6 +66,25 @@ func TestClientCredentialsCallersWaitUnderTheirOwnContext(t *testing.T) {
 	}
 	if n := i.TokenRequests.Load(); n != 1 {
 		t.Errorf("%d token requests, want 1", n)
+	}
+}
+
+// A process that ends is no reason to look at the IAM.
+func TestClientCredentialsClosedDuringAFetchLogNothing(t *testing.T) {
+	i := authtest.NewIAM(t)
+	arrived := make(chan struct{})
+	i.HandleToken(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice that the client leaves
+		close(arrived)
+		<-r.Context().Done()
+	})
+	c, log := newClient(t, i, nil)
+	go func() { <-arrived; c.Close() }()
+	if _, err := c.Token(t.Context()); err == nil {
+		t.Error("got no error from a closed source, want one")
+	}
+	if got := log.String(); got != "" {
+		t.Errorf("got the log %s, want none", got)
 	}
 }
 

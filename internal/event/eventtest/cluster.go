@@ -16,22 +16,22 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 )
 
-// clusterSize is the number of servers of a Cluster.
+// clusterSize is the number of servers in a Cluster.
 const clusterSize = 3
 
-// clusterWait bounds every wait for a cluster, generously for a busy machine.
+// clusterWait bounds every wait for a cluster. It is generous, for a busy machine.
 const clusterWait = 2 * time.Minute
 
-// Cluster is a cluster of three NATS servers with JetStream. Each route between two servers goes
-// through a proxy, so that servers can be partitioned from each other while clients reach them.
+// Cluster is a cluster of three NATS servers with JetStream. Each route between two servers goes through a proxy, so
+// that servers can be partitioned from each other while clients still reach them.
 type Cluster struct {
-	URLs    []string // of the servers, for clients
+	URLs    []string // URLs of the servers, for clients
 	options [clusterSize]*server.Options
 	servers [clusterSize]*server.Server
-	routes  [clusterSize][clusterSize]*Proxy // from the first server to the second
+	routes  [clusterSize][clusterSize]*Proxy // by the two servers: from the first one to the second one
 }
 
-// StartCluster starts a cluster and waits until JetStream is ready. It ends with the test.
+// StartCluster starts a cluster and waits until JetStream is ready. The cluster is stopped when the test ends.
 func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
 	cluster := &Cluster{}
@@ -46,8 +46,8 @@ func StartCluster(t testing.TB) *Cluster {
 		cluster.URLs = append(cluster.URLs, "nats://"+client)
 		options := &server.Options{
 			ServerName: fmt.Sprintf("n%d", from), NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
-			// A server announces its address to the others. This one is closed, so that they use
-			// only the configured routes, which lead through the proxies.
+			// A server announces its address to the other servers. Nothing listens on this address, so that the servers
+			// use only the configured routes, which go through the proxies.
 			Cluster: server.ClusterOpts{Name: "c", Advertise: FreeAddress(t), ConnectRetries: 1},
 		}
 		options.Host, options.Port = splitAddress(t, client)
@@ -78,10 +78,10 @@ func StartCluster(t testing.TB) *Cluster {
 	return cluster
 }
 
-// URL returns the URLs of all servers, as EVENTS_URL has them.
+// URL returns the URLs of all servers, in the form of EVENTS_URL.
 func (c *Cluster) URL() string { return strings.Join(c.URLs, ",") }
 
-// StartServer starts a server with the files that it had before.
+// StartServer starts server number i with its previous files.
 func (c *Cluster) StartServer(t testing.TB, i int) {
 	t.Helper()
 	s, err := server.NewServer(c.options[i].Clone())
@@ -92,7 +92,7 @@ func (c *Cluster) StartServer(t testing.TB, i int) {
 	c.servers[i] = s
 }
 
-// StopServer shuts a server down and waits until it has ended.
+// StopServer shuts server number i down and waits until it has ended.
 func (c *Cluster) StopServer(i int) {
 	c.servers[i].Shutdown()
 	c.servers[i].WaitForShutdown()
@@ -104,7 +104,7 @@ func (c *Cluster) Leader(t testing.TB) int {
 	return c.LeaderOf(t, "ANSWERD_RUNS")
 }
 
-// LeaderOf returns the number of the server that leads a stream.
+// LeaderOf returns the number of the server that leads the given stream.
 func (c *Cluster) LeaderOf(t testing.TB, stream string) (leader int) {
 	t.Helper()
 	Await(t, "the stream "+stream+" to have a leader", func() bool {
@@ -119,10 +119,10 @@ func (c *Cluster) LeaderOf(t testing.TB, stream string) (leader int) {
 	return leader
 }
 
-// Clients returns the number of clients that are connected to a server.
+// Clients returns the number of clients that are connected to server number i.
 func (c *Cluster) Clients(i int) int { return c.servers[i].NumClients() }
 
-// Isolate partitions a server from both others. Routes forward nothing until Heal; if cut is true,
+// Isolate partitions server number i from both other servers. Its routes forward nothing until Heal. If cut is true,
 // their connections are closed as well.
 func (c *Cluster) Isolate(i int, cut bool) {
 	for j := range c.routes {
@@ -177,7 +177,7 @@ func (c *Cluster) AwaitReplicas(t testing.TB) {
 	})
 }
 
-// Await waits until a condition holds, at most two minutes.
+// Await waits until holds returns true. It fails the test after clusterWait. what describes the condition.
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for late := time.Now().Add(clusterWait); !holds(); {
@@ -199,8 +199,8 @@ func splitAddress(t testing.TB, address string) (host string, port int) {
 
 var freeAddresses atomic.Int64
 
-// FreeAddress returns an address on which no process listens. Where loopback has more than one host,
-// each call returns another one, because the system may give a free port of one host to others.
+// FreeAddress returns an address on which no process listens. On Linux, each call uses a different loopback host,
+// because the system may give a free port of one host to other processes.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	host := "127.0.0.1"

@@ -10,7 +10,7 @@ import (
 	"answerd/internal/event"
 )
 
-// listRuns reads all pages of a filter.
+// listRuns returns the ids of the runs on all pages of a filter.
 func listRuns(t *testing.T, log event.Log, f event.Filter) (ids []string) {
 	t.Helper()
 	for pages := 0; ; pages++ {
@@ -91,7 +91,7 @@ func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 	}
 }
 
-// testChildRunsAreListedOnRequest lists a run and the one that it asks, and reads the names that both store.
+// testChildRunsAreListedOnRequest lists a parent run and its child run, and checks the Agent and ParentID of both.
 func testChildRunsAreListedOnRequest(t *testing.T, log event.Log) {
 	ada := event.Owner{Subject: "ada"}
 	parent := event.Run{ID: "run_parent", Owner: ada, ThreadID: "thr", Agent: "support", Created: time.Now()}
@@ -203,7 +203,7 @@ func testKeyRefersToOneRun(t *testing.T, log event.Log) {
 	if got := listRuns(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{winner}) {
 		t.Errorf("Runs = %v, want %s", got, winner)
 	}
-	if _, err := log.Append(t.Context(), winner, event.Start{}); err != nil { // a log may wait for it
+	if _, err := log.Append(t.Context(), winner, event.Start{}); err != nil { // a log may wait for the run's first event
 		t.Fatal(err)
 	}
 	if r, err := log.RunByKey(t.Context(), ada, "a key.*"); err != nil || r.ID != winner || r.Fingerprint != [32]byte{1} || r.Owner != ada {

@@ -10,14 +10,14 @@ import (
 	"answerd/internal/event"
 )
 
-// readGrace is longer than a log protects the readers of a run that just ended.
+// readGrace is longer than the time for which a log protects the readers of a run that has just ended.
 const readGrace = 6 * time.Second
 
-// Fairness checks that a full log deletes runs of an owner above their share, and of no other. capacity is
-// how many bytes of text the log holds before it deletes runs. open returns the empty log, and then the log
-// that gets full: the same, another one that shares its server, or the same after a restart.
+// Fairness checks that a full log deletes runs of an owner above their share, and no runs of other owners. capacity is
+// how many bytes of text the log holds before it deletes runs. open is called twice. It returns the empty log first,
+// and then the log to fill: the same log, another one that shares its server, or the same one after a restart.
 func Fairness(t *testing.T, capacity int, open func(t *testing.T) event.Log) {
-	const quiet, early, late = 9, 20, 16 // runs
+	const quiet, early, late = 9, 20, 16 // numbers of runs
 	log := open(t)
 	for i := range quiet {
 		endRun(t, log, fmt.Sprintf("run_quiet%d", i), fmt.Sprint("quiet", i%3), capacity/200)
@@ -44,7 +44,7 @@ func Fairness(t *testing.T, capacity int, open func(t *testing.T) event.Log) {
 	}
 }
 
-// endRun adds a run that has ended, with a text of size bytes.
+// endRun adds a run that has ended and whose text has size bytes.
 func endRun(t *testing.T, log event.Log, id, owner string, size int) {
 	t.Helper()
 	if err := log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: owner}, Created: time.Now()}); err != nil {

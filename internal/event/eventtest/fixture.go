@@ -29,8 +29,7 @@ func appendEvent(t *testing.T, log event.Log, id string, b event.Body) int64 {
 // stepStart returns an event that no log joins with others or delays.
 func stepStart(i int) event.Body { return event.StepStart{Step: i} }
 
-// readAll reads the run until its end and returns the number of its events. It returns an error if their numbers have a
-// gap.
+// readAll reads a run to its end and returns the number of its events. It returns an error if their numbers have a gap.
 func readAll(ctx context.Context, log event.Log, id string) (n int, err error) {
 	for pos := int64(0); ; {
 		page, err := log.After(ctx, id, pos)

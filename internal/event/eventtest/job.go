@@ -12,7 +12,7 @@ import (
 	"answerd/internal/event"
 )
 
-// claimTime bounds how long a suite waits for a job that must come.
+// claimTime is how long a test waits for a job that must become available.
 const claimTime = 30 * time.Second
 
 func claimJob(t *testing.T, log event.Log) event.Job {
@@ -26,7 +26,7 @@ func claimJob(t *testing.T, log event.Log) event.Job {
 	return job
 }
 
-// wantNoJob fails if there is a job to claim now.
+// wantNoJob fails the test if a job can be claimed within 100 ms.
 func wantNoJob(t *testing.T, log event.Log) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -111,8 +111,8 @@ func testReleasedRunIsClaimed(t *testing.T, log event.Log) {
 	}
 }
 
-// In a log whose jobs are messages, a released run can have two messages, which two calls of
-// Claim can get at the same time.
+// If a log stores jobs as messages, a released run can have two messages, which two calls of Claim can get at the same
+// time.
 func testConcurrentClaimsGetDifferentRuns(t *testing.T, log event.Log) {
 	const runs = 50
 	for i := range runs {
@@ -172,7 +172,7 @@ func testParkedRunWakesForAnInput(t *testing.T, log event.Log) {
 	if err != nil || len(page.Inputs) != 1 {
 		t.Fatalf("Inputs = %+v, %v, want 1 Inputs, no error", page, err)
 	}
-	// An input that comes between the executor's last read and Park wakes the run at once.
+	// An input that arrives between the executor's last read and Park wakes the run at once.
 	addInput(t, log, "run_a", "int_2", "no")
 	if err := job.Park(t.Context(), page.Inputs[0].Pos, time.Time{}); err != nil {
 		t.Fatal(err)
@@ -191,7 +191,8 @@ func testParkedRunWakesForAnInput(t *testing.T, log event.Log) {
 	wantNoJob(t, log)
 }
 
-// testParkedRunWakesAtItsTime, and not before, also when it was woken in between.
+// testParkedRunWakesAtItsTime checks that a parked run wakes at its time and not before, even if it was woken in
+// between.
 func testParkedRunWakesAtItsTime(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	job := createJob(t, log, "run_a")

@@ -17,7 +17,7 @@ func addNote(t *testing.T, log event.Log, run, text string) {
 	}
 }
 
-// flush stores what was added to a run.
+// flush waits until everything that was added to a run is stored.
 func flush(t *testing.T, log event.Log, run string) {
 	t.Helper()
 	if err := log.Flush(t.Context(), run); err != nil {
@@ -38,8 +38,7 @@ func readNotes(t *testing.T, log event.Log, run string) (all []string) {
 	return all
 }
 
-// testNoteIsNotAnEvent checks that a note has its place among the events, and readers do not
-// see it.
+// testNoteIsNotAnEvent checks that a note keeps its place among the events, and that readers do not see it.
 func testNoteIsNotAnEvent(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	long := strings.Repeat("\x00\xff", event.MaxNote/2)
@@ -81,8 +80,7 @@ func testNoteIsNotAnEvent(t *testing.T, log event.Log) {
 	}
 }
 
-// testNoteFollowsADelayedDelta checks that a note comes after the deltas that were appended
-// before it.
+// testNoteFollowsADelayedDelta checks that a note comes after the deltas that were appended before it.
 func testNoteFollowsADelayedDelta(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	for range 3 {

@@ -11,14 +11,13 @@ import (
 	"answerd/internal/event"
 )
 
-// Crash simulates the death of the process that has the log. It returns the log of the next
-// process, and a function that resumes the first one, nil if that cannot come back.
+// Crash simulates the death of the process that has the log. It returns the log of the next process, and a function
+// that resumes the first process. resume is nil if the first process cannot come back.
 type Crash func(t *testing.T) (next event.Log, resume func())
 
-// Model begins runs, appends to them and reads them from random positions, in a random order,
-// and compares what it reads with a model of the log, which is a list per run. Unless crash is
-// nil, it is called from time to time: all runs continue in the next log, and a log that comes
-// back cannot append any more.
+// Model starts runs, appends to them, and reads them from random positions, in a random order. It compares the results
+// with a model of the log, which has a list of events per run. If crash is not nil, Model calls it from time to time.
+// All runs must then continue in the next log, and the old log, if it comes back, must refuse appends.
 func Model(t *testing.T, log event.Log, crash Crash) {
 	t.Helper()
 	m := &model{log: log, bodies: make(map[string][]event.Body), jobs: make(map[string]event.Job)}
@@ -50,8 +49,8 @@ func Model(t *testing.T, log event.Log, crash Crash) {
 type model struct {
 	log    event.Log
 	ids    []string
-	bodies map[string][]event.Body // of each run
-	jobs   map[string]event.Job    // of those that have not ended
+	bodies map[string][]event.Body // by run
+	jobs   map[string]event.Job    // of runs that have not ended
 }
 
 func (m *model) beginRun(t *testing.T) {
@@ -62,7 +61,7 @@ func (m *model) beginRun(t *testing.T) {
 	m.appendEvent(t, id, event.Start{Question: "?"})
 }
 
-// appendEvent appends an event to the log and to the model. A run that has ended must refuse it.
+// appendEvent appends an event to the log and to the model. It checks that a run that has ended refuses the event.
 func (m *model) appendEvent(t *testing.T, id string, b event.Body) {
 	t.Helper()
 	if m.jobs[id] == nil {
@@ -104,7 +103,7 @@ func (m *model) readPage(t *testing.T, id string, pos int64) {
 	}
 }
 
-// crashLog ends the log as crash does and continues with the next one, which must offer every run that has not ended.
+// crashLog calls crash and continues with the next log, which must offer the jobs of all runs that have not ended.
 func (m *model) crashLog(t *testing.T, crash Crash) {
 	t.Helper()
 	dead := m.log

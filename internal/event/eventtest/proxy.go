@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Proxy is a TCP proxy between a log and its server. It can stop forwarding, as a partition
-// does, drop the server's answers, and cut connections.
+// Proxy is a TCP proxy between a log and its server. It can stop forwarding, like a network partition, drop the
+// server's answers, and close connections.
 type Proxy struct {
 	listener net.Listener
 	server   string
@@ -18,10 +18,10 @@ type Proxy struct {
 	mu          sync.Mutex // guards the fields below
 	conns       map[net.Conn]bool
 	stopped     chan struct{} // closed by Resume; nil unless stopped
-	dropAnswers bool          // what the server sends is dropped
+	dropAnswers bool          // drop what the server sends
 }
 
-// StartProxy starts a proxy to the server of a nats:// URL. It ends with the test.
+// StartProxy starts a proxy to the server at a nats:// URL. The proxy is stopped when the test ends.
 func StartProxy(t testing.TB, server string) *Proxy {
 	t.Helper()
 	u, err := url.Parse(server)
@@ -66,7 +66,7 @@ func (p *Proxy) acceptLoop() {
 	}
 }
 
-// forward copies bytes of one direction until a connection ends. answers says that they come from the server.
+// forward copies bytes in one direction until a connection ends. answers says that they come from the server.
 func (p *Proxy) forward(to, from net.Conn, answers bool) {
 	defer p.closeConns(to, from)
 	buf := make([]byte, 32<<10)
@@ -98,7 +98,7 @@ func (p *Proxy) closeConns(conns ...io.Closer) {
 	}
 }
 
-// Stop delays all traffic until Resume.
+// Stop holds all traffic back until Resume.
 func (p *Proxy) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +107,7 @@ func (p *Proxy) Stop() {
 	}
 }
 
-// Resume forwards what was delayed, and all later traffic.
+// Resume forwards what Stop has held back, and all later traffic. It also ends DropAnswers.
 func (p *Proxy) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,14 +118,14 @@ func (p *Proxy) Resume() {
 	p.dropAnswers = false
 }
 
-// DropAnswers drops what the server sends, such as acknowledgements, until Resume.
+// DropAnswers drops everything that the server sends, such as acknowledgements, until Resume.
 func (p *Proxy) DropAnswers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropAnswers = true
 }
 
-// Cut closes all connections; the proxy accepts new ones.
+// Cut closes all connections. The proxy still accepts new ones.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"answerd/internal/event"
 )
 
-// testRequestIsReturnedUnchanged checks that Run returns the Request of Create, before and after
-// the end of the run.
+// testRequestIsReturnedUnchanged checks that Run returns the Request that was passed to Create, before and after the
+// end of the run.
 func testRequestIsReturnedUnchanged(t *testing.T, log event.Log) {
 	const request = `{"any":"bytes"}`
 	if err := log.Create(t.Context(), event.Run{ID: "run_a", Request: []byte(request)}); err != nil {

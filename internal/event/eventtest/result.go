@@ -23,8 +23,7 @@ func wantResult(t *testing.T, log event.Log, run, call string, want []byte) {
 	}
 }
 
-// hostileCallID is an id that a model's provider could make. A log that uses it in a subject must
-// encode it.
+// hostileCallID is an id that a model's provider could generate. A log that uses call ids in subjects must encode it.
 const hostileCallID = "call.*>/ \u00e9\n..%2f{}"
 
 func testResultIsReadableAfterTheEnd(t *testing.T, log event.Log) {

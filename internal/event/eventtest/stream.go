@@ -9,8 +9,7 @@ import (
 	"answerd/internal/event"
 )
 
-// testDeltasAddUp checks that no text is lost, doubled or moved, whether a log joins deltas or
-// not.
+// testDeltasAddUp checks that no text is lost, repeated or moved, whether or not a log joins deltas.
 func testDeltasAddUp(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	call := event.Call{CallID: "c"}
@@ -68,7 +67,7 @@ func testDeltasAddUp(t *testing.T, log event.Log) {
 	}
 }
 
-// testDelayedDeltaIsAppendedByItself checks that no other append is needed.
+// testDelayedDeltaIsAppendedByItself checks that a delayed delta becomes readable without another append.
 func testDelayedDeltaIsAppendedByItself(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	for range 3 {
@@ -89,8 +88,8 @@ func testDelayedDeltaIsAppendedByItself(t *testing.T, log event.Log) {
 	}
 }
 
-// testLongRunIsReadFromAnyPosition reads a run with more events than a log caches, among those
-// of another run.
+// testLongRunIsReadFromAnyPosition reads a run that has more events than a log caches, with events of another run
+// between them.
 func testLongRunIsReadFromAnyPosition(t *testing.T, log event.Log) {
 	const events = 1500
 	createRun(t, log, "run_a")
@@ -124,7 +123,7 @@ func testLongRunIsReadFromAnyPosition(t *testing.T, log event.Log) {
 	}
 }
 
-// testLargeEventIsKeptUnchanged appends a question beyond the largest that a request may have.
+// testLargeEventIsKeptUnchanged appends a question that is larger than a request may be.
 func testLargeEventIsKeptUnchanged(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	large := event.Start{Question: strings.Repeat("0123456789abcdef", 3<<16)}
@@ -149,7 +148,7 @@ func testLargeEventIsKeptUnchanged(t *testing.T, log event.Log) {
 	}
 }
 
-// testInvalidIDsAreNotFound uses run ids that a caller may send.
+// testInvalidIDsAreNotFound uses invalid run ids that a caller may send.
 func testInvalidIDsAreNotFound(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	appendEvent(t, log, "run_a", stepStart(1))

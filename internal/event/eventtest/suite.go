@@ -1,6 +1,6 @@
-// Package eventtest is the test suite that every event.Log must pass: Run checks each promise
-// of the interface, and Model compares random operations with a simple model of a log. Proxy
-// is a TCP proxy that breaks the connection between a log and its server.
+// Package eventtest is the test suite that every event.Log must pass: Run checks each promise of the interface, and
+// Model compares random operations with a simple model of a log. Proxy is a TCP proxy that breaks the connection
+// between a log and its server.
 //
 //	func TestLog(t *testing.T) {
 //		eventtest.Run(t, func(t *testing.T) event.Log { return memory.New(memory.Options{}) })
@@ -21,7 +21,7 @@ import (
 	"answerd/internal/event"
 )
 
-// Run runs the suite; open returns an empty log and releases it with t.Cleanup.
+// Run runs the suite. open must return an empty log and release it with t.Cleanup.
 func Run(t *testing.T, open func(t *testing.T) event.Log) {
 	for _, c := range []struct {
 		name string
@@ -139,7 +139,7 @@ func testMoreIsClosedByAnAppend(t *testing.T, log event.Log) {
 func testSettledIsClosedByASuspensionAndByTheEnd(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	for _, b := range []event.Body{event.Suspended{Interrupts: []event.Interrupt{}}, event.FinalAnswer{}} {
-		appendEvent(t, log, "run_a", stepStart(1)) // it ends a suspension
+		appendEvent(t, log, "run_a", stepStart(1)) // in the second round, this ends the suspension
 		settled, err := log.Settled(t.Context(), "run_a")
 		if err != nil {
 			t.Fatalf("Settled = %v, want no error", err)
@@ -168,7 +168,8 @@ func testSettledIsClosedByASuspensionAndByTheEnd(t *testing.T, log event.Log) {
 	}
 }
 
-// Otherwise two callers that wait for the answer of a suspended run would wake each other without end.
+// testSettledWakesNoReaderThatWaitsAtASuspension checks that Settled does not wake callers of After. Otherwise two
+// callers that wait for a suspended run would wake each other endlessly.
 func testSettledWakesNoReaderThatWaitsAtASuspension(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	seq := appendEvent(t, log, "run_a", event.Suspended{Interrupts: []event.Interrupt{}})

@@ -14,7 +14,7 @@ import (
 	"answerd/internal/event"
 )
 
-// Threads runs the suite of event.Threads; open returns an empty log and releases it with t.Cleanup.
+// Threads runs the suite for event.Threads. open must return an empty log and release it with t.Cleanup.
 func Threads(t *testing.T, open func(t *testing.T) event.Log) {
 	for _, c := range []struct {
 		name string
@@ -121,14 +121,15 @@ func testTurnBeginsAndEnds(t *testing.T, log event.Log) {
 	}
 }
 
-// sameThread compares threads whose times may have lost their monotonic clock readings.
+// sameThread compares threads, even if their times have lost the monotonic clock readings.
 func sameThread(a, b event.Thread) bool {
 	same := a.Created.Equal(b.Created) && a.Updated.Equal(b.Updated)
 	b.Created, b.Updated = a.Created, a.Updated
 	return same && a == b
 }
 
-// startThread creates a run with a new thread, and appends the start event. Its error is that of BeginThread, or of Append.
+// startThread creates a run with a new thread, and appends the start event. It returns an error of BeginThread or
+// Append.
 func startThread(t *testing.T, log event.Log, thread, run string) error {
 	t.Helper()
 	r := event.Run{ID: run, ThreadID: thread, Owner: ada, Created: log.Now(), Agent: "support"}
@@ -142,11 +143,11 @@ func startThread(t *testing.T, log event.Log, thread, run string) error {
 	return err
 }
 
-// wantActive checks that the thread is listed, can be read, and has an active run.
+// wantActive checks that the thread is listed, can be read, and has the active run run.
 func wantActive(t *testing.T, log event.Log, thread, run string) {
 	t.Helper()
 	page, err := log.ListThreads(t.Context(), event.ThreadFilter{Owner: ada})
-	got := getThread(t, log, ada, thread) // not before: a log may find it then
+	got := getThread(t, log, ada, thread) // after ListThreads, because reading the thread may add it to the list
 	if got.Active != run || got.Title != "About "+thread || got.Agent != "support" || got.Turns != 0 {
 		t.Errorf("Thread = %+v, want the new one with the active run %s", got, run)
 	}
@@ -171,7 +172,7 @@ func testNewThreadBeginsWithItsRun(t *testing.T, log event.Log) {
 	}
 }
 
-// A durable log may still have something of the deleted thread.
+// testNewThreadReplacesADeletedOne is needed because a durable log may still have parts of the deleted thread.
 func testNewThreadReplacesADeletedOne(t *testing.T, log event.Log) {
 	addTurn(t, log, ada, "thr_a", "run_1", "old")
 	if err := log.DeleteThread(t.Context(), ada, "thr_a"); err != nil {
@@ -203,7 +204,7 @@ func testTurnEndsOnce(t *testing.T, log event.Log) {
 	if got := getThread(t, log, ada, "thr_a"); got.Active != "run_2" || got.Turns != 1 {
 		t.Errorf("Thread after a second EndTurn of run_1 = %+v, want run_2 active and one turn", got)
 	}
-	// A process that believes run_2 to be dead lets run_3 begin. run_2 ends after all.
+	// A process that considers run_2 dead lets run_3 begin. run_2 ends after all.
 	endTurn(t, log, ada, "thr_a", "run_2", nil)
 	beginTurn(t, log, ada, "thr_a", "run_3")
 	endTurn(t, log, ada, "thr_a", "run_2", []byte("second"))
@@ -222,10 +223,10 @@ func testTurnEndsOnce(t *testing.T, log event.Log) {
 	}
 }
 
-// testOneOfManyBegins lets runs race for a thread, in several rounds.
+// testOneOfManyBegins lets several runs race for one thread, in several rounds.
 func testOneOfManyBegins(t *testing.T, log event.Log) { RaceBeginTurn(t, log) }
 
-// RaceBeginTurn lets runs of some logs, which may share their storage, race for a thread, in several rounds.
+// RaceBeginTurn lets runs race for one thread, in several rounds. logs are used in turn, and may share their storage.
 func RaceBeginTurn(t *testing.T, logs ...event.Log) {
 	const rounds, runs = 5, 8
 	for round := range rounds {
@@ -248,7 +249,7 @@ func RaceBeginTurn(t *testing.T, logs ...event.Log) {
 				t.Errorf("round %d: BeginTurn of run %d = %v, %+v, want a BusyError with %s", round, n, err, busy, run)
 			}
 		}
-		// Each log ends the turn, as two processes may after a takeover.
+		// Each log ends the turn, as two processes may do after a takeover.
 		for _, log := range logs {
 			endTurn(t, log, ada, "thr_race", run, fmt.Appendf(nil, "%d", round))
 		}
@@ -293,7 +294,7 @@ func testDeletedThreadIsGone(t *testing.T, log event.Log) {
 	}
 	checkGone()
 
-	// Another thread with that id has nothing of the first one, whose runs cannot end in it.
+	// A new thread with that id has nothing of the deleted one, and the deleted one's runs cannot end in it.
 	if begun := beginTurn(t, log, ada, "thr_a", "run_3"); begun.Turns != 0 || begun.LastRun != "" {
 		t.Errorf("BeginTurn after the deletion = %+v, want a new thread", begun)
 	}
@@ -409,7 +410,7 @@ func testLargeTurnIsKeptUnchanged(t *testing.T, log event.Log) {
 	}
 }
 
-// testConcurrentTurnsAreAllKept adds turns to threads of two owners while they are listed and renamed.
+// testConcurrentTurnsAreAllKept adds turns to threads of two owners while the threads are being listed and renamed.
 func testConcurrentTurnsAreAllKept(t *testing.T, log event.Log) {
 	const writers, turns = 6, 10
 	var all sync.WaitGroup
@@ -451,8 +452,7 @@ func testConcurrentTurnsAreAllKept(t *testing.T, log event.Log) {
 	}
 }
 
-// testEndedContextReturns calls the methods with a context that has ended: they may succeed, and return
-// at once.
+// testEndedContextReturns calls the methods with a context that has ended. They may succeed, but must return soon.
 func testEndedContextReturns(t *testing.T, log event.Log) {
 	addTurn(t, log, ada, "thr_a", "run_1", "x")
 	ctx, cancel := context.WithCancel(t.Context())

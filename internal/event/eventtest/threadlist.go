@@ -10,7 +10,7 @@ import (
 	"answerd/internal/event"
 )
 
-// listThreads returns the ids on all pages of a filter.
+// listThreads returns the ids of the threads on all pages of a filter.
 func listThreads(t *testing.T, log event.Log, f event.ThreadFilter) (ids []string) {
 	t.Helper()
 	for pages := 0; ; pages++ {
@@ -31,7 +31,7 @@ func listThreads(t *testing.T, log event.Log, f event.ThreadFilter) (ids []strin
 	}
 }
 
-// readTurns returns the data of all turns of a thread, read from the newest page to the oldest one.
+// readTurns returns the data of all turns of a thread, oldest first. It reads from the newest page to the oldest.
 func readTurns(t *testing.T, log event.Log, owner event.Owner, thread string, limit, maxBytes int) (data []string) {
 	t.Helper()
 	before := int64(0)
@@ -84,7 +84,7 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 		}
 	}
 
-	// A new name changes no place; the beginning and the end of a turn do.
+	// Renaming a thread does not change its place, but the beginning and the end of a turn do.
 	if _, err := log.RenameThread(t.Context(), ada, "thr_03", "renamed"); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := log.DeleteThread(t.Context(), ada, first.Threads[2].ID); err != nil { // the position of the next page
+	if err := log.DeleteThread(t.Context(), ada, first.Threads[2].ID); err != nil { // the thread that the next page's position refers to
 		t.Fatal(err)
 	}
 	rest := listThreads(t, log, event.ThreadFilter{Owner: ada, Limit: 5, After: first.Next})

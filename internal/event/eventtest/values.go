@@ -12,8 +12,8 @@ import (
 	"answerd/internal/values"
 )
 
-// testValueIsSetOncePerRevision checks that a value is replaced and removed only by a process that
-// has read the newest revision.
+// testValueIsSetOncePerRevision checks that only a process that has read the newest revision can replace or remove a
+// value.
 func testValueIsSetOncePerRevision(t *testing.T, log event.Log) {
 	key := values.NewKey("k")
 	set := func(value string, revision uint64) uint64 {
@@ -70,7 +70,7 @@ func testValueIsSetOncePerRevision(t *testing.T, log event.Log) {
 	}
 }
 
-// testValueIsSetByOneOfMany lets many set a key at the same time, in several rounds.
+// testValueIsSetByOneOfMany lets many goroutines set a key at the same time, in several rounds.
 func testValueIsSetByOneOfMany(t *testing.T, log event.Log) {
 	const rounds, setters = 5, 8
 	key, revision := values.NewKey("k"), uint64(0)
@@ -98,7 +98,7 @@ func testValueIsSetByOneOfMany(t *testing.T, log event.Log) {
 	}
 }
 
-// testValueExpires checks that a value is gone after its ttl, and that its key can be set again.
+// testValueExpires checks that a value is gone after its ttl, and that its key can then be set again.
 func testValueExpires(t *testing.T, log event.Log) {
 	key := values.NewKey("k")
 	first, err := log.SetValue(t.Context(), key, []byte("a"), 0, time.Second)

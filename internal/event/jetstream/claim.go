@@ -16,28 +16,29 @@ import (
 // How one instance takes a run over from another
 //
 // A delivery from the work queue does not entitle an instance to execute the run. A server that restarts forgets
-// leases, and delivers jobs again although their executors are alive. So the instance that gets a delivery reads who
-// wrote the run's last message, and asks that instance whether it still executes the run (isClaimedBy). If it answers
-// yes, the delivery is delayed. If it answers no, or does not answer for half a lease, the asking instance appends a
-// claim after the run's last message.
+// leases, and delivers jobs again although their executors are alive. So the instance that gets a delivery looks up
+// which instance wrote the run's last message, and asks that instance whether it still executes the run (isClaimedBy).
+// If the answer is yes, the delivery is delayed. If the answer is no, or none comes for half a lease, the asking
+// instance appends a claim after the run's last message.
 //
-// The append of the claim expects the last message that was read. If the old executor has
-// written since, the claim fails. If the claim succeeds, the old executor's next append fails
-// (ErrFenced). So only one instance can write, even if two of them execute the run for a while.
+// The claim is appended on the condition that the last message is still the one that was read. If the old executor has
+// written since, the claim fails. If the claim succeeds, the old executor's next append fails with ErrFenced. So only
+// one instance can write, even if two of them execute the run for a while.
 
 const (
-	// claimAttempts bounds the claims that are tried for one delivery while the run's old executor keeps writing.
+	// claimAttempts is how often a claim is tried for one delivery while the run's old executor keeps writing.
 	claimAttempts = 20
-	// ownerQueries bounds how often isClaimedBy asks the last writer of a run, and ownerQueryTimeout how
-	// long each answer may take.
+	// ownerQueries is how often isClaimedBy asks the last writer of a run. ownerQueryTimeout is how long it waits for
+	// each answer.
 	ownerQueries      = 3
 	ownerQueryTimeout = 500 * time.Millisecond
-	// maxUnresponsive bounds Log.unresponsive.
+	// maxUnresponsive is the largest number of instances in Log.unresponsive.
 	maxUnresponsive = 1000
 )
 
-// Claim implements event.Jobs. It pulls one message at a time, because a message that was pulled in advance would wait
-// here until its lease ends. The pull requests expire soon, because the server loses them when it restarts.
+// Claim implements event.Jobs. It pulls one message at a time, because a message pulled in advance would stay here
+// until its lease ends, while no instance executes the run. Pull requests expire soon, because the server loses them
+// when it restarts.
 func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	for {
 		switch {
@@ -63,8 +64,8 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	}
 }
 
-// waitForDelivery waits for a job's message, usually up to pullTimeout, and returns nil if there was none. It does not
-// pull messages while the disk of an embedded log is full, because no run can be claimed then.
+// waitForDelivery waits for the message of a job, usually for up to pullTimeout. It returns nil if none arrived. While
+// the disk of an embedded log is full, it pulls no messages, because no run can be claimed then.
 func (l *Log) waitForDelivery(ctx context.Context) *delivery {
 	if !l.diskFull.Load() {
 		d, err := l.pullDelivery(ctx)
@@ -79,10 +80,10 @@ func (l *Log) waitForDelivery(ctx context.Context) *delivery {
 	return nil
 }
 
-// claimDelivery claims the run of a delivery and returns its job. It returns nil if the run must not be claimed: it has
-// ended, is parked, or is executed by this or another instance. The delivery is then delayed, acknowledged, or added to
-// the job of this instance. After an error, the caller must return the delivery to the queue. The error is
-// event.ErrFenced if the old executor has written during each of claimAttempts claims.
+// claimDelivery claims the run of a delivery and returns its job. It returns a nil job and no error if the run must not
+// be claimed: the run has ended, is parked, or is executed by this or another instance. The delivery has then been
+// delayed, acknowledged, or added to this instance's job. After an error, the caller must return the delivery to the
+// queue. The error is event.ErrFenced if the old executor wrote something during each of claimAttempts claims.
 func (l *Log) claimDelivery(ctx context.Context, msg *delivery) (event.Job, error) {
 	id := lastToken(msg.subject)
 	if !l.beginClaim(id) {
@@ -101,21 +102,21 @@ func (l *Log) claimDelivery(ctx context.Context, msg *delivery) (event.Job, erro
 		case err != nil:
 			return nil, err
 		}
-		if hasExecutor, err := l.deferToExecutor(ctx, id, state, msg); hasExecutor || err != nil {
+		if mustNotClaim, err := l.deferToExecutor(ctx, id, state, msg); mustNotClaim || err != nil {
 			return nil, err
 		}
 		j, err := l.appendClaim(ctx, id, state, msg)
 		if !errors.Is(err, event.ErrFenced) {
 			return j, err
 		}
-		// The old executor did not answer, but has written since readRunState.
+		// The old executor did not answer, but has appended a message since readRunState.
 	}
 	return nil, event.ErrFenced
 }
 
-// beginClaim reserves a run for one call of Claim, until endClaim. It reports false if another call examines the run. A
-// job can have two messages, and the call that gets one of them must not claim the run from the call that got the
-// other.
+// beginClaim reserves a run for one call of Claim until endClaim. It returns false if another call already holds the
+// reservation. A job can have two messages in the queue. The reservation ensures that the calls that receive them do
+// not claim the run from each other.
 func (l *Log) beginClaim(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,29 +127,29 @@ func (l *Log) beginClaim(id string) bool {
 	return true
 }
 
-// endClaim ends the reservation of beginClaim.
+// endClaim releases the reservation made by beginClaim.
 func (l *Log) endClaim(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.claiming, id)
 }
 
-// runState is the state of a run on which a claim depends.
+// runState holds what a claim needs to know about a run.
 type runState struct {
 	record *record
-	last   event.Event // the last event; its Seq is 0 if there is none
-	by     writerID    // of the run's last message, or of its job if it has no message
-	head   uint64      // the pos of the run's last message, 0 if there is none
+	last   event.Event // the run's newest event; its Seq is 0 if the run has none
+	by     writerID    // who wrote the run's last message, or its job's message if the run has none
+	head   uint64      // the stream position of the run's last message; 0 if it has none
 	park   parkRecord  // set if by.kind is kindParked
 
-	// The claim repeats the last event. If the event is in parts, parts is the partsHeader that refers to them;
-	// otherwise data is the JSON of the event.
+	// The claim repeats the last event. If that event is stored in parts, parts is the partsHeader that refers to them.
+	// Otherwise data is the event's JSON.
 	data  []byte
 	parts string
 }
 
-// readRunState reads the record and the last message of a run. It returns event.ErrGone if the run was deleted, and
-// event.ErrNotFound if there is no record.
+// readRunState reads a run's record and its last message from the leader. It returns event.ErrGone if the run was
+// deleted, and event.ErrNotFound if the run has no record.
 func (l *Log) readRunState(ctx context.Context, id string) (state runState, err error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(id, eventToken))
 	if err != nil {
@@ -179,20 +180,20 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 	return state, err
 }
 
-// deferToExecutor reports whether the run must not be claimed, because it stays parked or another instance executes it.
-// It has then delayed or removed the delivery. It blocks while it asks the other instance (isClaimedBy).
-func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, msg *delivery) (hasExecutor bool, _ error) {
+// deferToExecutor reports whether the run must not be claimed, because it stays parked or because another instance
+// executes it. If so, it has delayed or removed the delivery. It blocks while it asks the other instance (isClaimedBy).
+func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, msg *delivery) (mustNotClaim bool, _ error) {
 	switch {
 	case state.by.kind == kindReleased:
 		return false, nil
 	case state.by.kind == kindParked:
 		return l.keepParked(ctx, id, state.park, msg)
 	case state.by.instance == l.instanceID:
-		return false, nil // claimDelivery has found no job of the run here: this instance does not execute it any more
+		return false, nil // claimDelivery found no job for the run here, so this instance does not execute it any more
 	}
-	// Delay the delivery before asking. If the executor releases the run right after its answer,
-	// the message that it then adds to the queue takes precedence. If this process dies, the job
-	// is delivered again sooner than after a lease.
+	// Delay the delivery before asking. If the executor releases the run right after it has answered, it adds a new
+	// message to the queue, which takes precedence. If this process dies, the job is delivered again sooner than after
+	// a lease.
 	delay := l.lease/2 + rand.N(l.lease/2)
 	if err := msg.requestReply(ctx, nakPayload(delay)); err != nil {
 		return false, err
@@ -204,7 +205,7 @@ func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, ms
 }
 
 // keepParked reports whether a parked run stays parked: its wake time has not come, and it has no input that its
-// executor had not read. It has then delayed the delivery, or removed it if it is a wake message.
+// executor has not read yet. If so, keepParked has delayed the delivery, or removed it if it is a wake message.
 func (l *Log) keepParked(ctx context.Context, id string, parked parkRecord, msg *delivery) (staysParked bool, _ error) {
 	if !parked.until.IsZero() && !l.Now().Before(parked.until) {
 		return false, nil
@@ -222,8 +223,9 @@ func (l *Log) keepParked(ctx context.Context, id string, parked parkRecord, msg 
 	return true, l.wakeIfInput(ctx, id, parked.seen)
 }
 
-// appendClaim appends a claim after the run's last message, makes this instance the writer of the run, and returns the
-// job, to which it adds the delivery. It returns event.ErrFenced if the run has a message that is newer than state.
+// appendClaim appends a claim after the run's last message, makes this instance the run's writer, and returns the new
+// job, which holds the delivery d. It returns event.ErrFenced if a message was appended to the run since state was
+// read.
 func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *delivery) (event.Job, error) {
 	j, err := l.newClaimedJob(ctx, id, d)
 	if err != nil {
@@ -265,8 +267,8 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	return j, nil
 }
 
-// newClaimedJob returns the job of a run that this instance is about to claim, with its request, if the log has one,
-// and the delivery. The job has no writer yet.
+// newClaimedJob returns the job of a run that this instance is about to claim. The job holds the delivery d, and the
+// request if the log still has it. It has no writer yet.
 func (l *Log) newClaimedJob(ctx context.Context, id string, d *delivery) (*job, error) {
 	j := &job{log: l, id: id, deliveries: map[string]*delivery{d.subject: d}}
 	request, err := l.readRequest(ctx, id)
@@ -277,10 +279,10 @@ func (l *Log) newClaimedJob(ctx context.Context, id string, d *delivery) (*job, 
 	return j, err
 }
 
-// isClaimedBy asks an instance whether it executes a run. An instance that does not answer may be dead or reconnecting.
-// So isClaimedBy asks up to ownerQueries times, a quarter of a lease apart, before it reports false. It reports true if
-// ctx ends, or if no request could be sent because the connection of this process is lost: then the run must not be
-// claimed.
+// isClaimedBy asks an instance whether it executes a run. An instance that does not answer may be dead or may be
+// reconnecting. So isClaimedBy asks up to ownerQueries times, a quarter of a lease apart, before it returns false. It
+// returns true if the run must not be claimed because the answer is unknown: ctx has ended, or no request could be sent
+// because this process has lost its own connection.
 func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 	if instance == "" || l.embedded != nil { // the earlier processes of an embedded log have ended
 		return false
@@ -313,16 +315,16 @@ func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 	return false
 }
 
-// isUnresponsive reports whether an instance has left requests of isClaimedBy unanswered less than a lease ago. All its
-// runs are then claimed without asking it again.
+// isUnresponsive reports whether an instance failed to answer isClaimedBy less than a lease ago. The runs of such an
+// instance are claimed without asking it again.
 func (l *Log) isUnresponsive(instance string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Since(l.unresponsive[instance]) < l.lease
 }
 
-// setUnresponsive records that an instance did not answer. It clears a full map: an instance that is forgotten is asked
-// again.
+// setUnresponsive records that an instance did not answer. To bound the map, it clears the map when it is full. The
+// only effect is that the other instances are asked once more.
 func (l *Log) setUnresponsive(instance string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -332,8 +334,7 @@ func (l *Log) setUnresponsive(instance string) {
 	l.unresponsive[instance] = time.Now()
 }
 
-// answerOwnerQueries subscribes to the requests that isClaimedBy of other instances sends. They are answered until
-// Close.
+// answerOwnerQueries subscribes to the requests that other instances send in isClaimedBy, and answers them until Close.
 func (l *Log) answerOwnerQueries() error {
 	_, err := l.read.Subscribe(claimedPrefix+l.instanceID, func(m *nats.Msg) {
 		defer l.recoverPanic("answer whether a run is executed here")
@@ -349,7 +350,8 @@ func (l *Log) answerOwnerQueries() error {
 	return nil
 }
 
-// heartbeatLoop extends the leases of all jobs that this instance executes, three times per lease, until Close.
+// heartbeatLoop extends the leases of all jobs that this instance executes. It does so three times per lease until
+// Close.
 func (l *Log) heartbeatLoop() {
 	tick := time.NewTicker(l.lease / 3)
 	defer tick.Stop()
@@ -368,7 +370,8 @@ func (l *Log) heartbeatLoop() {
 	}
 }
 
-// extendLeases extends the leases of one job. After a panic, heartbeatLoop continues with the next job.
+// extendLeases extends the leases of one job. It recovers from a panic, so that heartbeatLoop continues with the next
+// job.
 func (l *Log) extendLeases(j *job) {
 	defer l.recoverPanic("keep a lease")
 	j.extendLeases()

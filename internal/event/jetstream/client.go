@@ -25,15 +25,15 @@ import (
 	"answerd/internal/help"
 )
 
-// client has the connections to NATS, the streams, and the clock of the server. Its methods publish and read messages;
-// they do not use the cached runs.
+// client holds the connections to NATS, the streams, and the server's clock. Its methods publish and read messages.
+// They do not use the cached runs.
 type client struct {
 	instanceID string // identifies this Log among those that share the streams
 	logger     *slog.Logger
 	ctx        context.Context // ends with Close
 
-	// write is for appends and jobs, and read for reading and live messages. Messages to many readers must not contend
-	// with appends for the lock of a connection.
+	// write carries appends and jobs. read carries reads and live messages. They are separate connections, so that
+	// messages to many readers do not contend with appends for the lock of a connection.
 	write, read *nats.Conn
 	js          js.JetStream // uses write
 	runsStream  js.Stream
@@ -41,34 +41,35 @@ type client struct {
 	jobsStream  js.Stream
 	headsStream js.Stream
 	turnsStream js.Stream
-	maxPart     int            // the largest payload of a message, in bytes; a longer one is split into parts
+	maxPart     int            // the largest payload of one message, in bytes; longer ones are split into parts
 	clustered   bool           // the streams have replicas, which may lag behind their leader
-	leaders     sync.Map       // by stream name: the time.Time until which confirmLeader need not ask again
+	leaders     sync.Map       // by stream name: a time.Time until which confirmLeader need not ask again
 	clock       clock          // the server's clock
 	pullInboxes chan pullInbox // inboxes that no pull request uses
 
 	embedded    *embedded.Server // nil on a cluster
-	diskFull    atomic.Bool      // the disk of the embedded server accepts no writes (disk.go)
-	accountFull atomic.Bool      // the account was full at an append; expireLoop resets it
-	expireNow   chan struct{}    // signals to expireLoop that the log is full
+	diskFull    atomic.Bool      // the disk of the embedded server accepts no writes (see disk.go)
+	accountFull atomic.Bool      // an append failed because the account was full; expireLoop resets it
+	expireNow   chan struct{}    // tells expireLoop that the log is full
 }
 
-// connectTimeout bounds one attempt to reach one server.
+// connectTimeout bounds one attempt to connect to one server.
 const connectTimeout = 2 * time.Second
 
-// A server that loses the rest of its cluster keeps its clients, although it cannot serve them. watchLeaderLoop checks
-// each connection every leaderInterval, and moves it to another server after leaderFailures failed checks in a row.
+// A server that is cut off from its cluster keeps its clients, although it cannot serve them. watchLeaderLoop checks
+// each connection every leaderInterval. It moves a connection to another server after leaderFailures failed checks in a
+// row.
 const (
 	leaderInterval = 2 * time.Second
 	leaderFailures = 3
 )
 
-// maxCredentials bounds the credentials file, in bytes.
+// maxCredentials is the largest size of a credentials file, in bytes.
 const maxCredentials = 64 << 10
 
-// credentialsOption returns the option to log in with a file: the JWT and the seed that nsc writes (.creds), or the
-// seed of an NKey alone. For "" it returns an option that does nothing. The client library reads the file again at
-// every connection.
+// credentialsOption returns the option to log in with a file. The file holds the JWT and seed that nsc writes (.creds),
+// or only the seed of an NKey. If file is "", the option does nothing. The NATS client library reads the file again
+// each time it connects.
 func credentialsOption(file string) (nats.Option, error) {
 	if file == "" {
 		return func(*nats.Options) error { return nil }, nil
@@ -94,10 +95,10 @@ func credentialsOption(file string) (nats.Option, error) {
 	return option, nil
 }
 
-// connectUntilDone tries to connect until one of the servers answers, and returns event.ErrUnavailable with the reason
-// when ctx ends. It logs the first failure, since the service does not listen before the log is open. If a server
-// refuses the login or TLS does not match, it returns at once. It wraps no other error of the client library, because
-// an error may quote the URL and its password.
+// connectUntilDone tries to connect until one of the servers answers. When ctx ends, it returns event.ErrUnavailable
+// with the reason. If a server refuses the login, or the TLS settings do not match, it returns at once. It logs the
+// first failure, because answerd does not listen before the log is open and an operator would see nothing. It wraps no
+// other error of the client library, because such an error may quote the URL with its password.
 func connectUntilDone(ctx context.Context, servers string, options []nats.Option, logger *slog.Logger) (*nats.Conn, error) {
 	for attempt := 1; ; attempt++ {
 		c, err := nats.Connect(servers, options...)
@@ -119,7 +120,7 @@ func connectUntilDone(ctx context.Context, servers string, options []nats.Option
 	}
 }
 
-// connectFailure returns why no server could be connected to, as far as it can be said without the text of err.
+// connectFailure describes why no server could be connected to, without quoting err (see connectUntilDone).
 func connectFailure(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
 		return "the host name is not known"
@@ -136,8 +137,8 @@ func connectFailure(err error) string {
 	return "what answers there is no NATS server, or it closed the connection"
 }
 
-// watchLeaderLoop makes a connection try another server while its server does not reach the leader
-// of the stream of runs, until Close. It also keeps the clock up to date.
+// watchLeaderLoop makes conn try another server of the cluster while its current server does not reach the leader of
+// the stream of runs. It also keeps the clock up to date. It returns after Close.
 func (c *client) watchLeaderLoop(conn *nats.Conn) {
 	tick := time.NewTicker(leaderInterval)
 	defer tick.Stop()
@@ -148,7 +149,7 @@ func (c *client) watchLeaderLoop(conn *nats.Conn) {
 			return
 		}
 		switch {
-		// A connection that is lost does not count: the client library itself tries all servers.
+		// A lost connection does not count, because the client library itself tries all servers.
 		case !conn.IsConnected(), c.hasLeader(c.ctx, conn, runsName):
 			failures = 0
 		case failures+1 < leaderFailures || len(conn.Servers()) < 2:
@@ -161,8 +162,8 @@ func (c *client) watchLeaderLoop(conn *nats.Conn) {
 	}
 }
 
-// hasLeader reports whether the leader of a stream answers on conn within readyTimeout, and sets the clock by its
-// answer. An answer of a server that is cut off does not count (isLeaderless).
+// hasLeader reports whether the stream's leader answers on conn within readyTimeout, and sets the clock from the
+// answer. It ignores an answer from a server that is cut off from its cluster (isLeaderless).
 func (c *client) hasLeader(ctx context.Context, conn *nats.Conn, stream string) bool {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -181,17 +182,17 @@ func (c *client) hasLeader(ctx context.Context, conn *nats.Conn, stream string) 
 	return true
 }
 
-// A leader sends its replicas a heartbeat every second, which they answer. A leader that has heard nothing from most of
-// its replicas for maxSilence does not count as the leader any more. The replicas elect another leader at least
-// minElection after the last heartbeat (nats-server 2.15, minElectionTimeoutDefault).
+// A leader sends its replicas a heartbeat every second, and they answer. A leader that has heard nothing from most of
+// its replicas for maxSilence is no longer treated as the leader. The replicas elect another leader minElection after
+// the last heartbeat at the earliest (nats-server 2.15, minElectionTimeoutDefault).
 const (
 	maxSilence  = 3 * time.Second
 	minElection = 4 * time.Second
 )
 
 // confirmLeader returns nil if the server that answers for a stream is its only leader, and event.ErrUnavailable
-// otherwise. A confirmed leader stays the only one for minElection-maxSilence, in which confirmLeader does not ask
-// again.
+// otherwise. A confirmed leader remains the only one for minElection-maxSilence. During that time confirmLeader returns
+// nil without asking.
 func (c *client) confirmLeader(ctx context.Context, stream string) error {
 	if !c.clustered {
 		return nil
@@ -207,10 +208,9 @@ func (c *client) confirmLeader(ctx context.Context, stream string) error {
 	return nil
 }
 
-// isLeaderless reports whether info is not from the leader of a stream. If a stream has no leader, any of its servers
-// sends the state. A server that is cut off from the rest of its cluster considers itself the leader for 10 to 20 s
-// more, while the other servers elect another. So a leader that does not hear from more than half of its replicas does
-// not count.
+// isLeaderless reports whether info was not sent by the stream's leader. If a stream has no leader, any of its servers
+// answers. A server that is cut off from its cluster considers itself the leader for another 10 to 20 s, while the
+// other servers elect a new one. So a leader that does not hear from more than half of its replicas does not count.
 func isLeaderless(info *js.StreamInfo) bool {
 	if info.Cluster == nil {
 		return false
@@ -224,8 +224,8 @@ func isLeaderless(info *js.StreamInfo) bool {
 	return info.Cluster.Leader == "" || silent > len(info.Cluster.Replicas)/2
 }
 
-// CheckURL returns an error if the URL of a log is malformed. The error does not quote the URL,
-// which may contain a password.
+// CheckURL returns an error if the URL of a log is malformed. The error does not quote the URL, which may contain a
+// password.
 func CheckURL(address string) error {
 	if dir, ok := strings.CutPrefix(address, "file:"); ok {
 		if strings.HasPrefix(dir, "//") || strings.TrimSpace(dir) == "" || filepath.Clean(dir) == string(filepath.Separator) {
@@ -254,9 +254,9 @@ func isServerURL(u *url.URL) bool {
 	return hasScheme && u.Hostname() != "" && !hasMore
 }
 
-// diskFailed is called after a failed append, and reports whether the disk of an embedded log accepts no writes. The
-// server does not answer an append that it could not write, so diskFailed asks the server for its health. It then sets
-// diskFull: no append succeeds until recoverDisk has freed space.
+// diskFailed reports whether the disk of an embedded log accepts no writes. It is called after a failed append. The
+// server does not answer an append that it could not write, so diskFailed checks the server's health. If the disk has
+// failed, it sets diskFull, and no append succeeds until recoverDisk has freed space.
 func (c *client) diskFailed() bool {
 	if c.embedded == nil {
 		return false
@@ -274,7 +274,8 @@ func (c *client) diskFailed() bool {
 	return true
 }
 
-// expireSoon makes expireLoop delete runs now, because err says that the log is full. It does not wait.
+// expireSoon makes expireLoop delete runs soon, because an append failed with err, which says that the log is full. It
+// does not block.
 func (c *client) expireSoon(err error) {
 	if isAccountFull(err) {
 		c.accountFull.Store(true)
@@ -285,15 +286,15 @@ func (c *client) expireSoon(err error) {
 	}
 }
 
-// clock is the clock of the server, which also gives messages their time. It is set from each state of a stream that
-// the server sends. Before the first one it is the clock of this machine.
+// clock follows the server's clock, which also gives messages their time. It is set whenever the server sends the state
+// of a stream. Until then it follows the clock of this machine.
 type clock struct {
 	mu       sync.Mutex // guards the fields below
 	server   time.Time  // the server's time in its last answer
 	received time.Time  // when that answer arrived, with a monotonic clock reading
 }
 
-// set sets the clock to the time of the server, from an answer that has just arrived. It ignores the zero time.
+// set sets the clock to server, the server's time in an answer that has just arrived. It ignores the zero time.
 func (c *clock) set(server time.Time) {
 	if server.IsZero() {
 		return // NATS servers before 2.10 do not send it
@@ -303,7 +304,7 @@ func (c *clock) set(server time.Time) {
 	c.server, c.received = server, time.Now()
 }
 
-// now returns the time of the server's clock, or of this machine's clock if set was not called.
+// now returns the server's time, or this machine's time if set was never called.
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -313,12 +314,12 @@ func (c *clock) now() time.Time {
 	return c.server.Add(time.Since(c.received))
 }
 
-// Now implements event.Log. It returns the time of the server. Between two answers of the server it
-// adds monotonic time, so a change of this machine's clock has no effect.
+// Now implements event.Log. It returns the server's time. Between two answers of the server it adds monotonic time, so
+// that changes to this machine's clock have no effect.
 func (c *client) Now() time.Time { return c.clock.now() }
 
-// streamInfo returns the state of a stream from its leader, and sets the log's clock by it. It returns errNoLeader if
-// the stream has no leader.
+// streamInfo asks a stream's leader for the state of the stream, and sets the clock from the answer. It returns
+// errNoLeader if the answer is not from the leader.
 func (c *client) streamInfo(ctx context.Context, stream js.Stream) (*js.StreamInfo, error) {
 	info, err := stream.Info(ctx)
 	switch {
@@ -331,10 +332,10 @@ func (c *client) streamInfo(ctx context.Context, stream js.Stream) (*js.StreamIn
 	return info, nil
 }
 
-// readyTimeout bounds a request that finds out whether the log can be used.
+// readyTimeout bounds a request that checks whether the log can be used.
 const readyTimeout = time.Second
 
-// pause waits for d. It reports false if ctx or the log ended first.
+// pause waits for d and returns true. It returns false if ctx or the log ended first.
 func (c *client) pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -345,8 +346,7 @@ func (c *client) pause(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// deleteMessage removes the message at pos from a stream. It returns event.ErrFenced if the stream does not have it any
-// more.
+// deleteMessage removes the message at pos from a stream. It returns event.ErrFenced if the message is no longer there.
 func deleteMessage(ctx context.Context, stream js.Stream, pos uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -361,7 +361,7 @@ func deleteMessage(ctx context.Context, stream js.Stream, pos uint64) error {
 	return nil
 }
 
-// purgeSubject removes all messages of a subject, which may have wildcards, from a stream.
+// purgeSubject removes all messages of a subject from a stream. The subject may have wildcards.
 func purgeSubject(ctx context.Context, stream js.Stream, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

@@ -16,11 +16,11 @@ import (
 	"answerd/internal/event/jetstream/threads"
 )
 
-// NewID implements event.Log.
+// NewID implements event.Log. The id is random, so that it cannot be guessed.
 func (l *Log) NewID() string { return "run_" + strings.ToLower(rand.Text()) }
 
-// Create implements event.Log. It writes the owner's entry in the index first: retention finds runs by that entry, and
-// so also removes a run whose creation was interrupted.
+// Create implements event.Log. It writes the owner's index entry first. Retention finds runs by these entries, so it
+// also removes a run whose creation was interrupted.
 func (l *Log) Create(ctx context.Context, run event.Run) error {
 	if l.diskFull.Load() {
 		return fmt.Errorf("create a run: %w", event.ErrUnavailable)
@@ -49,7 +49,7 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		err = l.claimKey(ctx, rec.Key, keyRecord{Run: run.ID, Fingerprint: run.Fingerprint})
 	}
 	if err != nil {
-		if !errors.Is(err, event.ErrExists) { // otherwise the messages belong to the run that exists
+		if !errors.Is(err, event.ErrExists) { // otherwise the entries belong to the existing run
 			l.removeEntries(ctx, run)
 		}
 		return err
@@ -63,8 +63,8 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	return nil
 }
 
-// removeEntries removes what Create has written of a run that could not be created. No caller knows the id of the run
-// yet. If removeEntries fails, retention removes the run.
+// removeEntries removes what Create has written for a run that could not be created. The run's id has not been returned
+// to any caller yet. If removeEntries fails, retention removes the entries later.
 func (l *Log) removeEntries(ctx context.Context, run event.Run) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
@@ -73,8 +73,8 @@ func (l *Log) removeEntries(ctx context.Context, run event.Run) {
 }
 
 // createEntry writes a message about a new run to a subject of the index. If no other process uses the log (l.alone),
-// it only sends the message: the first append to the run waits until the message is stored (sendAhead). Otherwise it
-// waits itself, and returns event.ErrExists if the subject is not empty.
+// createEntry only sends the message, and the run's first append waits until it is stored (sendAhead). Otherwise
+// createEntry waits, and returns event.ErrExists if the subject already has a message.
 func (l *Log) createEntry(ctx context.Context, w *writer, subject string, body []byte) error {
 	m := nats.NewMsg(subject)
 	m.Data = body
@@ -87,9 +87,9 @@ func (l *Log) createEntry(ctx context.Context, w *writer, subject string, body [
 	return l.createError(err)
 }
 
-// BeginThread implements event.Log. It sends the head of the thread and does not wait for the acknowledgement: the
-// first append to the run does (sendAhead). If the server refuses the head or does not answer, that append calls
-// BeginTurn, which tries again and deletes other threads if the stream is full.
+// BeginThread implements event.Log. It sends the thread's head without waiting for the acknowledgement. The run's first
+// append waits for it (sendAhead). If the server refuses the head or does not answer, that append calls BeginTurn,
+// which tries again and deletes other threads if the stream is full.
 func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) error {
 	w, err := l.writerFor(ctx, run.ID)
 	if err != nil {
@@ -117,14 +117,14 @@ func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) erro
 	return nil
 }
 
-// claimKey stores key as the record of the key on subject, so that the key refers to the run key.Run. It returns a
-// *event.KeyError if the key refers to another run that is still kept.
+// claimKey stores key on subject, so that the idempotency key with that subject refers to the run key.Run. It returns
+// an *event.KeyError if the key refers to another run that is still kept.
 func (l *Log) claimKey(ctx context.Context, subject string, key keyRecord) error {
 	body, err := json.Marshal(key)
 	if err != nil {
 		return fmt.Errorf("encode a key: %w", err)
 	}
-	for last := uint64(0); ; { // last is the pos of the record to replace, 0 if the key is unused
+	for last := uint64(0); ; { // last is the pos of the record to replace; 0 if the key is unused
 		m := nats.NewMsg(subject)
 		m.Data = body
 		m.Header.Set(writerHeader, l.instanceID)
@@ -136,7 +136,7 @@ func (l *Log) claimKey(ctx context.Context, subject string, key keyRecord) error
 		if err != nil {
 			return err
 		}
-		if found == nil { // the record was removed since
+		if found == nil { // the record was removed after publishAfter failed
 			last = 0
 			continue
 		}
@@ -147,8 +147,8 @@ func (l *Log) claimKey(ctx context.Context, subject string, key keyRecord) error
 	}
 }
 
-// checkKeyUnused returns nil if the run to which a stored key refers is no longer kept, and a *event.KeyError if it is.
-// found is the record of the key, and key the record that is to replace it.
+// checkKeyUnused returns nil if the run that a stored idempotency key refers to is no longer kept. If it is still kept,
+// it returns an *event.KeyError. found is the stored record, and key is the record that is to replace it.
 func (l *Log) checkKeyUnused(ctx context.Context, found message, key keyRecord) error {
 	var other keyRecord
 	if err := json.Unmarshal(found.data, &other); err != nil {
@@ -164,7 +164,7 @@ func (l *Log) checkKeyUnused(ctx context.Context, found message, key keyRecord) 
 	return err
 }
 
-// RunByKey implements event.Directory. It waits for the first event of the run, up to some leases (awaitStart).
+// RunByKey implements event.Directory. It waits for the run's first event for up to several leases (see awaitStart).
 func (l *Log) RunByKey(ctx context.Context, owner event.Owner, key string) (event.Run, error) {
 	m, err := l.readLast(ctx, indexName, keySubject(owner, key))
 	if err != nil {
@@ -178,18 +178,18 @@ func (l *Log) RunByKey(ctx context.Context, owner event.Owner, key string) (even
 		return event.Run{}, fmt.Errorf("decode a key: %w", err)
 	}
 	run, err := l.awaitStart(ctx, k.Run)
-	if errors.Is(err, event.ErrGone) { // the key may be used again
+	if errors.Is(err, event.ErrGone) { // the run is gone, so the key may be used again
 		err = event.ErrNotFound
 	}
 	run.Fingerprint = k.Fingerprint
 	return run, err
 }
 
-// awaitStart waits until a run has its first event, and returns the run. An instance that dies while it creates a
-// run leaves a key that refers to a run without events. So awaitStart waits for one lease only.
-// It then returns event.ErrStarting if the run has a job, which another instance will soon claim. Otherwise it abandons
-// the run and returns event.ErrGone: the key may be used again. The lease is measured by the monotonic clock
-// of this instance, because the clocks of instances may differ.
+// awaitStart waits until a run has its first event, and returns the run. An instance that dies while it creates a run
+// leaves a key that refers to a run without events, so awaitStart waits for only one lease. After that it returns
+// event.ErrStarting if this instance creates the run or the run has a job, which another instance will soon claim.
+// Otherwise it abandons the run and returns event.ErrGone, so that the key may be used again. The lease is measured
+// with this instance's monotonic clock, because the clocks of instances may differ.
 func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 	lease := time.NewTimer(l.lease)
 	defer lease.Stop()
@@ -211,9 +211,9 @@ func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 			if err := l.abandonUnstarted(ctx, id); !errors.Is(err, event.ErrFenced) {
 				return run, err
 			}
-			// Another instance appended a message first. If that is the first event, the next round returns the
-			// run; if it abandons the run, ErrGone. If it is a claim, which is not an event, the instance that
-			// claimed the run gets one more lease to append one.
+			// Another instance appended a message first. If it is the first event, the next iteration returns the run.
+			// If it abandons the run, the next iteration returns ErrGone. If it is a claim, which is not an event, the
+			// claiming instance gets one more lease to append an event.
 			lease.Reset(l.lease)
 		case <-ctx.Done():
 			return run, unavailableError("wait for the start of a run", context.Cause(ctx))
@@ -223,10 +223,10 @@ func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 	}
 }
 
-// abandonUnstarted abandons a run that has no message, and returns event.ErrGone. It appends a control message, so that
-// the first append of the run's creator fails if the creator is still alive, and writes a tombstone. It returns
-// event.ErrStarting if this instance is the writer of the run or the run has a job, and event.ErrFenced if the run has
-// a message by now.
+// abandonUnstarted abandons a run that has no messages, and returns event.ErrGone. It appends a control message, so
+// that the first append of the run's creator fails if the creator is still alive, and then writes a tombstone. It
+// returns event.ErrStarting if this instance is the run's writer or the run has a job, and event.ErrFenced if the run
+// has received a message.
 func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 	r, err := l.getRun(id)
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 	"answerd/internal/event"
 )
 
-// maxIndexWindow bounds the positions of the index that Runs examines at once.
+// maxIndexWindow is the largest number of index positions that Runs examines at once.
 const maxIndexWindow = 1 << 20
 
 // tombstoneTTL is how long the tombstone of a run is kept.
 const tombstoneTTL = 7 * 24 * time.Hour
 
-// Runs implements event.Directory. It reads the owner's entries in the index from the newest to the oldest, in windows
-// of positions. Each window is twice as large as the one before, up to maxIndexWindow, since the owner may have few
-// entries. Filter.Before and RunPage.Next are the pos of an entry, in base 36.
+// Runs implements event.Directory. It reads the owner's index entries from the newest to the oldest, one range of
+// stream positions at a time. Each range is twice as large as the one before, up to maxIndexWindow, because the owner
+// may have few entries. Filter.Before and RunPage.Next are the position of an entry in base 36.
 func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage, err error) {
 	info, err := l.streamInfo(ctx, l.indexStream)
 	if err != nil {
@@ -59,8 +59,8 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 	return page, nil
 }
 
-// addRuns adds the runs of entries that filter chooses to page, and sets page.Next to the pos of the last one in base
-// 36. It reports true if the page is complete, and there is another run for the next page.
+// addRuns appends the runs that match filter to page, and sets page.Next to the position of the last one in base 36. It
+// returns true if the page is complete and a run for the next page exists.
 func (l *Log) addRuns(ctx context.Context, page *event.RunPage, filter event.Filter, entries []message) (isComplete bool, err error) {
 	runs, err := l.readRuns(ctx, entries)
 	if err != nil {
@@ -80,7 +80,8 @@ func (l *Log) addRuns(ctx context.Context, page *event.RunPage, filter event.Fil
 	return false, nil
 }
 
-// readEntries returns the entries of a subject in the index from pos low to below high, the newest first.
+// readEntries returns the index entries of a subject at positions from low up to, but not including, high. The newest
+// entry is first.
 func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64) (entries []message, err error) {
 	for from := low; from < high; {
 		found, more, err := l.readNext(ctx, indexName, subject, from, maxBatch)
@@ -102,8 +103,8 @@ func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64)
 	return entries, nil
 }
 
-// readRuns returns the run of each index entry, in the same order. If a run cannot be read, because it is no longer
-// kept or its messages are damaged, its place has a run without an ID.
+// readRuns returns the run of each index entry, in the same order. If a run cannot be read because it is no longer kept
+// or its messages are damaged, its element is a Run without an ID.
 func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, error) {
 	recordSubjects, eventSubjects := make([]string, len(entries)), make([]string, len(entries))
 	for i, m := range entries {
@@ -133,9 +134,9 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 	return runs, nil
 }
 
-// listedRun returns the run with an id from the message of its record and, if hasEvents is set, from its last message.
-// It returns a run without an ID if the run is gone or cannot be read: another process may be writing or deleting it.
-// The only error is event.ErrUnavailable.
+// listedRun builds the run with the given id from its record's message and, if hasEvents is true, from its last
+// message. It returns a Run without an ID if the run is gone or cannot be decoded, because another process may be
+// writing or deleting it. The only error is event.ErrUnavailable.
 func (l *Log) listedRun(ctx context.Context, id string, recordMessage, last message, hasEvents bool) (event.Run, error) {
 	rec, err := decodeRecord(&recordMessage)
 	if err != nil {
@@ -158,9 +159,9 @@ func (l *Log) listedRun(ctx context.Context, id string, recordMessage, last mess
 	return listed, nil
 }
 
-// Delete implements event.Directory. Once the run is found, the deletion continues even if ctx ends, and is repeated for
-// up to createTimeout while the log does not answer. The caller may not call it again, and the rest would stay until the
-// retention of the run has passed.
+// Delete implements event.Directory. Once the run is found, the deletion continues even if ctx ends. It is repeated for
+// up to createTimeout while the log does not answer, because callers may not try again. Data left behind would stay
+// until the run's retention has passed.
 func (l *Log) Delete(ctx context.Context, id string) error {
 	run, err := l.Run(ctx, id)
 	if err != nil && !errors.Is(err, event.ErrGone) {
@@ -180,10 +181,10 @@ func (l *Log) Delete(ctx context.Context, id string) error {
 	}
 }
 
-// deleteRun replaces the record of a run by a tombstone and removes the rest of the run. ownerEntry is the subject of
-// the owner's entry in the index, which may have a wildcard. The entry is removed last: as long as it exists, retention
-// repeats an interrupted deletion. If a full log refuses the tombstone, deleteRun writes it after the events were
-// removed.
+// deleteRun replaces a run's record with a tombstone and removes the rest of the run. ownerEntry is the subject of the
+// owner's index entry, and may have a wildcard. That entry is removed last: as long as it exists, retention repeats an
+// interrupted deletion. If the log is too full for the tombstone, deleteRun writes the tombstone after it has removed
+// the events.
 func (l *Log) deleteRun(ctx context.Context, id, ownerEntry string) error {
 	rec, err := l.readRecord(ctx, id)
 	if err != nil && !errors.Is(err, event.ErrNotFound) {
@@ -217,8 +218,8 @@ func (l *Log) deleteRun(ctx context.Context, id, ownerEntry string) error {
 	return purgeSubject(ctx, l.indexStream, ownerEntry)
 }
 
-// purgeIfGone removes messages that were added to a run while it was deleted. It is called after a result or an input
-// was added, because nothing else finds these messages once the run is deleted. Errors are ignored.
+// purgeIfGone removes messages that were added to a run while the run was being deleted. It is called after a result or
+// an input was added, because nothing else finds such messages once the run is deleted. It ignores errors.
 func (l *Log) purgeIfGone(id string) {
 	ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
 	defer cancel()
@@ -227,8 +228,8 @@ func (l *Log) purgeIfGone(id string) {
 	}
 }
 
-// releaseKey removes the idempotency key of the run with an id, unless the key refers to another run by now. subject is
-// that of the key's record, "" if the run has no key.
+// releaseKey removes the idempotency key of run id, unless the key refers to another run by now. subject is the subject
+// of the key's record, or "" if the run has no key.
 func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
 	if subject == "" {
 		return nil
@@ -241,15 +242,15 @@ func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
 	if json.Unmarshal(m.data, &k) != nil || k.Run != id {
 		return nil
 	}
-	// Remove this message, not the subject: the key may refer to another run by now.
+	// Remove this message instead of purging the subject, because the key may refer to another run by now.
 	if err := deleteMessage(ctx, l.indexStream, m.pos); !errors.Is(err, event.ErrFenced) {
 		return err
 	}
 	return nil
 }
 
-// writeTombstone replaces the record of a run by a tombstone: rec without the key, the request and the metadata. The
-// server removes it after tombstoneTTL. writeTombstone does nothing if rec is a tombstone already.
+// writeTombstone replaces a run's record with a tombstone, which is rec without the key, the request and the metadata.
+// The server removes it after tombstoneTTL. writeTombstone does nothing if rec is already a tombstone.
 func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
 	if rec.Gone {
 		return nil
@@ -271,8 +272,8 @@ func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
 	return nil
 }
 
-// replaceRecord writes a tombstone after the log has refused it because it was full. If the log refuses it again,
-// replaceRecord removes the record first. If the log refuses it even then, the run has no tombstone: its owner gets
+// replaceRecord writes a tombstone that the full log has refused before. If the log refuses it again, replaceRecord
+// removes the record and tries once more. If the log still refuses it, the run has no tombstone, and its owner gets
 // event.ErrNotFound instead of event.ErrGone.
 func (l *Log) replaceRecord(ctx context.Context, id string, rec record) error {
 	err := l.writeTombstone(ctx, id, rec)
@@ -288,8 +289,8 @@ func (l *Log) replaceRecord(ctx context.Context, id string, rec record) error {
 	return nil
 }
 
-// markGone marks the cached run as gone, if this instance has it in its cache: readers, the executor and the writer get
-// event.ErrGone from now on.
+// markGone marks a cached run as gone. From then on the run's readers, executor and writer get event.ErrGone. It does
+// nothing if the run is not in this instance's cache.
 func (l *Log) markGone(id string) {
 	r := l.cachedRun(id)
 	if r == nil {

@@ -6,20 +6,21 @@ import (
 
 // How an embedded log recovers from a full disk
 //
-// Deleting a run needs disk space too, for which there is a reserve (package embedded). When a write has failed, the
-// log becomes unready and accepts no events (diskFull). The server accepts no writes after one has failed, so
-// recoverDisk removes the reserve and opens the store again. It then deletes the runs and threads whose retention has
-// passed, until the reserve fits on the disk again. It deletes no other run. If that is not enough although runs have
+// Deleting a run also needs disk space, which a reserve provides (see package embedded). When a write fails, the log
+// reports that it is not ready and accepts no events (diskFull). The server accepts no writes after one has failed, so
+// recoverDisk removes the reserve and opens the store again. It then deletes runs and threads whose retention has
+// passed, until the reserve fits on the disk again. It deletes no other runs. If that is not enough although runs have
 // expired, it deletes the least recently updated threads (deleteThreadsForSpace).
 
-// diskCheckInterval separates two attempts to recover a disk that was full.
+// diskCheckInterval is the time between two attempts to recover from a full disk.
 const diskCheckInterval = time.Second
 
-// recoverDiskLoop calls recoverDisk every diskCheckInterval while the disk of the embedded log is full, until Close.
+// recoverDiskLoop calls recoverDisk every diskCheckInterval while the disk of the embedded log is full. It returns
+// after Close.
 func (l *Log) recoverDiskLoop() {
 	tick := time.NewTicker(diskCheckInterval)
 	defer tick.Stop()
-	var full shortage // spans the calls of recoverDisk
+	var full shortage // the same for all calls of recoverDisk
 	for {
 		select {
 		case <-tick.C:
@@ -32,13 +33,13 @@ func (l *Log) recoverDiskLoop() {
 	}
 }
 
-// recoverDisk makes one attempt to recover from a full disk, and clears diskFull if it succeeds. Otherwise the next
-// call continues. Opening the store again loses nothing: acknowledged events are on the disk, and jobs are delivered
-// again when their leases end.
+// recoverDisk makes one attempt to recover from a full disk, and clears diskFull on success. If the attempt fails, the
+// next call continues from there. Opening the store again loses nothing: acknowledged events are on the disk, and jobs
+// are delivered again when their leases end.
 func (l *Log) recoverDisk(full *shortage) {
 	defer l.recoverPanic("recover from a full disk")
 	e := l.embedded
-	// The store must be opened again in the first attempt, which removes the reserve, and after every failed write.
+	// Open the store again in the first attempt, which removes the reserve, and after every failed write.
 	if released := e.ReleaseReserve(); released || e.Health() != nil {
 		if !e.CanOpen() {
 			return
@@ -55,7 +56,7 @@ func (l *Log) recoverDisk(full *shortage) {
 	if err := l.threads.Expire(l.ctx); err != nil {
 		l.logger.Warn("expired threads could not be deleted from the event log", "error", err)
 	}
-	if e.MakeReserve() != nil { // there is still too little space
+	if e.MakeReserve() != nil { // the free space is still too small
 		l.deleteThreadsForSpace(full, before)
 		return
 	}

@@ -11,15 +11,15 @@ import (
 	"answerd/internal/event/jetstream/batch"
 )
 
-// errLagging means that a server of a cluster lacks messages which the run has.
+// errLagging says that a server of the cluster lacks messages that the run has.
 var errLagging = errors.New("a server lacks messages of the run")
 
-// readHistory returns a page with events after seq, which are older than the tail, from the stream. It returns
-// event.ErrGone if the event after seq is no longer kept.
+// readHistory reads a page of events after seq from the stream. It is used for events that are older than the tail. It
+// returns event.ErrGone if the event after seq is no longer kept.
 //
 // A server of a cluster that lags behind, or has just become the leader, may lack messages that the run has. So in a
-// cluster events count as gone only if the run was deleted or the stream may have dropped events. Otherwise readHistory
-// reads again for up to readRetryFor, and then returns event.ErrUnavailable.
+// cluster, events count as gone only if the run was deleted or the stream may have dropped events. Otherwise
+// readHistory tries again for up to readRetryFor, and then returns event.ErrUnavailable.
 func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 	until := time.Now().Add(readRetryFor)
 	for {
@@ -52,8 +52,8 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 	}
 }
 
-// readPage reads the page of readHistory once. The page has at least one event. readPage returns event.ErrGone if the
-// event after seq, or one between the events that it finds, is missing.
+// readPage makes one attempt to read the page for readHistory. The page has at least one event. readPage returns
+// event.ErrGone if the event after seq is missing, or if there is a gap between the events that it finds.
 func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	pos, err := r.findPos(ctx, seq)
 	if err != nil {
@@ -91,8 +91,8 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	return page, nil
 }
 
-// appendAfter appends those of more that come after the event with number seq to events, which begin after seq. It
-// returns event.ErrGone if an event is missing before one of more.
+// appendAfter appends the events of more whose number is above seq to events, which start right after seq. It returns
+// event.ErrGone if that would leave a gap.
 func appendAfter(events []event.Event, seq int64, more []event.Event) ([]event.Event, error) {
 	for _, e := range more {
 		if e.Seq <= seq { // findPos returns a pos that may be before seq
@@ -106,12 +106,12 @@ func appendAfter(events []event.Event, seq int64, more []event.Event) ([]event.E
 	return events, nil
 }
 
-// findPos returns the pos of the event with number seq or of one shortly before it, usually less than maxBatch/2
-// events. It returns 0 if the oldest message of the run has events after seq, and event.ErrGone if the stream no longer
-// has the event after seq.
+// findPos returns the stream position of event number seq, or of an event shortly before it, usually fewer than
+// maxBatch/2 events earlier. It returns 0 if the run's oldest message has events after seq, and event.ErrGone if the
+// stream no longer has the event after seq.
 //
-// The number of an event does not give its pos, because all runs share the stream's numbers. The messages of one run
-// are spread about evenly, so an interpolation search between two known positions needs few reads.
+// The number of an event does not determine its stream position, because all runs share the stream. But the messages of
+// one run are spread roughly evenly, so an interpolation search between two known positions needs few reads.
 func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 	low, high := r.positionsAround(seq)
 	if low.pos == 0 {
@@ -127,11 +127,11 @@ func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 		low = oldest
 	}
 	for step := 0; seq-low.seq > maxBatch/2 && high.pos-low.pos > 1; step++ {
-		// Every second step bisects, which bounds the number of steps for any spread.
+		// Every second step bisects. This bounds the number of steps for any distribution.
 		guess := low.pos + (high.pos-low.pos)/2
 		if step%2 == 0 {
 			fraction := float64(seq-low.seq) / float64(high.seq-low.seq+1)
-			// Aim 5 % too low: a guess shortly before the event ends the search, one after it does not.
+			// Aim 5 % too low: a guess shortly before the event ends the search, while a guess after it does not.
 			guess = low.pos + uint64(float64(high.pos-low.pos)*fraction*0.95)
 		}
 		guess = min(max(guess, low.pos+1), high.pos-1)
@@ -148,14 +148,14 @@ func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 	return low.pos, nil
 }
 
-// position locates events of a run in the stream: the events with numbers up to seq are at pos or before it.
+// position relates a run's events to the stream: the events with numbers up to seq are at pos or earlier.
 type position struct {
 	seq int64
 	pos uint64
 }
 
-// addPositionLocked adds a position to r.positions, for findPos. It drops the one that was added first if there are
-// maxPositions.
+// addPositionLocked adds a position to r.positions, which findPos uses. If r.positions already has maxPositions
+// entries, it drops the oldest. The caller holds r.mu.
 func (r *run) addPositionLocked(seq int64, pos uint64) {
 	if len(r.positions) == maxPositions {
 		r.positions = append(r.positions[:0], r.positions[1:]...)
@@ -163,8 +163,8 @@ func (r *run) addPositionLocked(seq int64, pos uint64) {
 	r.positions = append(r.positions, position{seq: seq, pos: pos})
 }
 
-// positionsAround returns the closest known positions: low at or before the event seq, and high after it. low is zero
-// if no earlier position is known.
+// positionsAround returns the closest known positions around event number seq: low at or before the event, and high
+// after it. low is zero if no earlier position is known.
 func (r *run) positionsAround(seq int64) (low, high position) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,8 +182,8 @@ func (r *run) positionsAround(seq int64) (low, high position) {
 	return low, high
 }
 
-// firstMessageFrom finds the run's first message at pos or later. It returns the position of the last event in that
-// message, and the number of the first. It returns event.ErrGone if there is no such message.
+// firstMessageFrom finds the run's first message at pos or later. at is the position of the last event in that message,
+// and first is the number of the first event in it. It returns event.ErrGone if no such message exists.
 func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (at position, first int64, err error) {
 	found, _, err := r.log.readNext(ctx, runsName, runSubject(r.id, eventToken), pos, 1)
 	if err != nil {
@@ -199,9 +199,9 @@ func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (at position, fi
 	return position{seq: by.seq, pos: found[0].pos}, by.first, nil
 }
 
-// Notes implements event.Journal. It continues to read until it has the run's last message that is known here, even if
-// the server that answers lags behind. A process that takes the run over would repeat a call if it missed the note
-// about the call.
+// Notes implements event.Journal. It reads until it has the last message of the run that this instance knows of, even
+// if the answering server lags behind. If a process that takes the run over missed the note about a call, it would
+// repeat the call.
 func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err error) {
 	if _, err := l.Run(ctx, id); err != nil {
 		return nil, err
@@ -237,7 +237,7 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 	}
 }
 
-// readNotes returns the notes in a message, nil if it has none. by is from the headers of the message.
+// readNotes returns the notes in a message, or nil if it has none. by was parsed from the message's headers.
 func (l *Log) readNotes(ctx context.Context, msg message, by writerID) ([]event.Note, error) {
 	switch {
 	case by.inBatch:

@@ -9,8 +9,8 @@ import (
 	"answerd/internal/event"
 )
 
-// AddInput implements event.Inbox. Each input id has a subject, and the append expects that the subject has no message.
-// So only the first input of an id is stored, on whichever instance.
+// AddInput implements event.Inbox. Each input id has its own subject, and the append requires that the subject is
+// empty. So only the first input with an id is stored, no matter which instances add it.
 func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) error {
 	if !event.ValidID(inputID) {
 		return event.ErrNotFound
@@ -33,7 +33,7 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	}
 	_, err = l.publishAfter(ctx, runsName, m, 0, appendTimeout)
 	alreadyAdded := errors.Is(err, event.ErrFenced)
-	l.wakeExecutor(id) // also after an error, since the input may be stored
+	l.wakeExecutor(id) // also after an error, since the input may have been stored
 	if !alreadyAdded {
 		l.wakeAgainLater(id)
 	}
@@ -41,7 +41,7 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 		return err
 	}
 
-	// Wake the run even for a duplicate: the process that added the first input may have failed to.
+	// Wake the run even for a duplicate: the process that added the first input may have failed to wake it.
 	if err := l.enqueueJob(ctx, wakePrefix+id); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	return nil
 }
 
-// wakeExecutor makes the executor of a run ask for inputs, if it is in this instance.
+// wakeExecutor makes the run's executor read its inputs again, if it runs in this instance.
 func (l *Log) wakeExecutor(id string) {
 	if r := l.cachedRun(id); r != nil {
 		r.mu.Lock()
@@ -60,10 +60,10 @@ func (l *Log) wakeExecutor(id string) {
 	}
 }
 
-// wakeAgainLater wakes a run, and its executor if it is in this instance, once more after two leases, in a goroutine.
-// The first wake-up does not suffice if a process parks the run and dies before it reads an input that has just
-// arrived. There is no first wake-up if the queue was full, or if the caller's request ended while the input was being
-// stored. A run that has ended ignores the second wake-up. If the run was deleted, its input is removed (purgeIfGone).
+// wakeAgainLater starts a goroutine that wakes a run, and its executor if it runs in this instance, once more after two
+// leases. The first wake-up is lost if a process parks the run and dies before it reads an input that has just arrived.
+// It is never sent if the queue was full, or if the caller's request ended while the input was being stored. A run that
+// has ended ignores the second wake-up. If the run was deleted, its input is removed (purgeIfGone).
 func (l *Log) wakeAgainLater(id string) {
 	if l.ctx.Err() != nil {
 		return
@@ -83,7 +83,7 @@ func (l *Log) wakeAgainLater(id string) {
 	})
 }
 
-// Inputs implements event.Inbox. The position of an input is its number in the stream.
+// Inputs implements event.Inbox. An input's position is its stream position.
 func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPage, error) {
 	if after < 0 {
 		return event.InputPage{}, event.ErrInvalidPosition
@@ -117,8 +117,9 @@ func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPa
 	return event.InputPage{More: more}, nil
 }
 
-// subscribeInputs makes a live subscription to the inputs of the run, and returns when the subscription is active. It
-// does nothing if there is one, if the run was evicted, or if the log is alone: its inputs come from this process.
+// subscribeInputs subscribes to live messages about the run's inputs, and returns once the subscription is active. It
+// does nothing if the subscription exists, if the run was evicted from the cache, or if no other process uses the log,
+// because all inputs then come from this process.
 func (r *run) subscribeInputs(ctx context.Context) error {
 	r.mu.Lock()
 	if r.inputSub != nil || r.evicted || r.log.alone {

@@ -12,25 +12,25 @@ import (
 	"answerd/internal/event"
 )
 
-// maxParkDelay bounds how long the message of a parked job is delayed. When the delay ends, an
-// instance checks the run and delays the message again.
+// maxParkDelay bounds how long the message of a parked job is delayed at a time. When the delay ends, an instance
+// checks the run and delays the message again.
 const maxParkDelay = 24 * time.Hour
 
-// job implements event.Job. Until Done, the work queue has a message of the job (jobPrefix). While the run is executed,
-// the message is delivered to this instance, which extends its lease, or to another instance, which finds out that the
-// run is executed here (isClaimedBy). While the run is parked, the message is delayed. An input adds a second message
-// (wakePrefix), which is delivered at once.
+// job implements event.Job. Until Done, the work queue holds a message for the job (jobPrefix). While the run is
+// executed, that message is delivered to this instance, which extends its lease, or to another instance, which finds
+// out that the run is executed here (isClaimedBy). While the run is parked, the message is delayed. An input adds a
+// second message (wakePrefix), which is delivered at once.
 type job struct {
 	log     *Log
 	writer  *writer
 	id      string
-	request []byte // what CreateJob was given; nil if the log has lost it (repairRuns)
+	request []byte // the request passed to CreateJob; nil if the log has lost it (repairRuns)
 
 	mu         sync.Mutex           // guards deliveries
-	deliveries map[string]*delivery // the messages of the job that this instance got, by subject
+	deliveries map[string]*delivery // the job's messages that were delivered to this instance, by subject
 }
 
-// CreateJob implements event.Jobs.
+// CreateJob implements event.Jobs. It also returns event.ErrFenced if this instance already executes the run.
 func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.Job, error) {
 	if len(request) > event.MaxResult {
 		return nil, event.ErrTooLarge
@@ -43,7 +43,8 @@ func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.J
 		return nil, err
 	}
 	j := &job{log: l, writer: w, id: id, request: request, deliveries: make(map[string]*delivery)}
-	// Register the job first: another instance that gets the message asks whether this instance executes the run.
+	// Register the job first, because another instance that gets the message asks whether this instance executes the
+	// run.
 	if !l.addJob(j) {
 		return nil, event.ErrFenced
 	}
@@ -54,13 +55,13 @@ func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.J
 	return j, nil
 }
 
-// maxJobRequest is the largest request, in bytes, that is stored in the message of its job. It is small, because the
-// queue has only a sixteenth of MaxBytes for all jobs.
+// maxJobRequest is the largest request, in bytes, that is stored in its job's message. It is small, because the queue
+// for all jobs gets only a sixteenth of MaxBytes.
 const maxJobRequest = 2 << 10
 
-// enqueueRequest adds the job of a run to the queue. The request is in the message of the job if it is small, and
-// otherwise in a message of the run that is stored before. If the log is alone, enqueueRequest only sends the message
-// of the job, for which the first append to the run waits (sendAhead).
+// enqueueRequest adds the job of a run to the queue. A small request is stored in the job's message. A larger one is
+// stored first, in a message of the run. If no other process uses the log, enqueueRequest only sends the job's message,
+// and the run's first append waits until it is stored (sendAhead).
 func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) error {
 	id := w.run.id
 	msg := nats.NewMsg(jobPrefix + id)
@@ -78,8 +79,8 @@ func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) err
 	return l.publishUnordered(ctx, "enqueue a run", msg, isDuplicate)
 }
 
-// readRequest returns the message that has the request of a run: the message of its job, or a message of the run if the
-// request is large or an older version of answerd stored it. It returns nil if the log has no request.
+// readRequest returns the message that holds a run's request. This is the job's message, or a message of the run if the
+// request is large or was stored by an older version of answerd. It returns nil if the log has no request.
 func (c *client) readRequest(ctx context.Context, id string) (*message, error) {
 	m, err := c.readLastFromLeader(ctx, jobsName, jobPrefix+id)
 	hasRequest := m != nil && m.header.Get(writerHeader) != "" // enqueueRequest sets the header only with a request
@@ -89,7 +90,7 @@ func (c *client) readRequest(ctx context.Context, id string) (*message, error) {
 	return c.readLast(ctx, runsName, runSubject(id, requestToken))
 }
 
-// addJob registers a job that this instance executes. It reports false if the run has a registered job already.
+// addJob registers a job that this instance executes. It returns false if a job is already registered for the run.
 func (l *Log) addJob(j *job) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,7 +101,7 @@ func (l *Log) addJob(j *job) bool {
 	return true
 }
 
-// removeJob removes the registration of a job, unless the run has another job by now.
+// removeJob removes the registration of j, unless another job is registered for the run by now.
 func (l *Log) removeJob(j *job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +110,8 @@ func (l *Log) removeJob(j *job) {
 	}
 }
 
-// activeJob returns the job of a run if this instance executes it, and nil if it does not or has lost it.
+// activeJob returns the job of a run that this instance executes. It returns nil if this instance does not execute the
+// run, or has lost it to another instance.
 func (l *Log) activeJob(id string) *job {
 	l.mu.Lock()
 	j := l.jobs[id]
@@ -120,31 +122,31 @@ func (l *Log) activeJob(id string) *job {
 	return j
 }
 
-// addDelivery registers a message of the job, in place of an earlier delivery of the same message. Its lease is
-// extended from now on.
+// addDelivery registers a message of the job, replacing an earlier delivery of the same message. extendLeases extends
+// its lease from now on.
 func (j *job) addDelivery(d *delivery) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.deliveries[d.subject] = d
 }
 
-// deliveryOf returns the message of the job with a prefix, jobPrefix or wakePrefix, or nil if this instance has not got
-// it.
+// deliveryOf returns the delivered message of the job whose subject starts with prefix, which is jobPrefix or
+// wakePrefix. It returns nil if that message was not delivered to this instance.
 func (j *job) deliveryOf(prefix string) *delivery {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.deliveries[prefix+j.id]
 }
 
-// extendLeases extends the leases of the job's messages, unless the job is lost.
+// extendLeases extends the leases of the job's messages, unless this instance has lost the job.
 func (j *job) extendLeases() {
 	if j.writer.isLost() {
-		return // another instance executes the run; if it dies, the leases must end
+		return // another instance executes the run; if that one dies, the leases must end
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, d := range j.deliveries {
-		_ = d.extendLease() // heartbeatLoop calls it three times per lease, so one may fail
+		_ = d.extendLease() // heartbeatLoop tries three times per lease, so one attempt may fail
 	}
 }
 
@@ -160,8 +162,8 @@ func (j *job) Attempt() int { return j.writer.attempt }
 // Lost implements event.Job.
 func (j *job) Lost() <-chan struct{} { return j.writer.lost }
 
-// Done implements event.Job. A message that was delivered to another instance stays in the queue until that
-// instance finds that the run has ended, and removes it.
+// Done implements event.Job. A message that was delivered to another instance stays in the queue until that instance
+// sees that the run has ended and removes the message.
 func (j *job) Done(ctx context.Context) error {
 	defer j.log.removeJob(j)
 	if j.writer.isLost() {
@@ -176,7 +178,7 @@ func (j *job) Done(ctx context.Context) error {
 	return failed
 }
 
-// Release implements event.Job. It first stores all events of the run.
+// Release implements event.Job. It stores all events of the run first.
 func (j *job) Release(ctx context.Context) error {
 	err := j.writer.relinquish(ctx, kindReleased, nil)
 	j.log.removeJob(j)
@@ -192,13 +194,13 @@ func (j *job) Release(ctx context.Context) error {
 	if returned {
 		return err
 	}
-	// Other instances got the messages, and delayed them because the run was executed here. A new wake message, in
-	// place of an earlier one, is delivered at once.
+	// The messages were delivered to other instances, which delayed them because the run was executed here. Replace the
+	// wake message with a new one, which is delivered at once.
 	return errors.Join(err, j.log.removeJobMessage(ctx, wakePrefix+j.id), j.log.enqueueJob(ctx, wakePrefix+j.id))
 }
 
-// Park implements event.Job. It delays the message of the job instead of removing it, so that the queue
-// always has the job. A control message, the run's last message, has the parkRecord.
+// Park implements event.Job. It delays the job's message instead of removing it, so that the queue always holds the
+// job. The parkRecord is stored in a control message, which becomes the run's last message.
 func (j *job) Park(ctx context.Context, seen int64, until time.Time) error {
 	p := parkRecord{seen: seen, until: until}
 	err := j.writer.relinquish(ctx, kindParked, p.toHeader())
@@ -215,9 +217,9 @@ func (j *job) Park(ctx context.Context, seen int64, until time.Time) error {
 	return j.log.wakeIfInput(ctx, j.id, seen)
 }
 
-// wakeIfInput wakes a parked run if it has an input after the position seen. It is called after a wake message was
-// acknowledged: the instance that added the input may have found that message still in the queue, and so added no
-// other.
+// wakeIfInput wakes a parked run if it has an input after the position seen. Call it after a wake message was
+// acknowledged. The instance that added the input may have found that message still in the queue, and may therefore
+// have added none itself.
 func (l *Log) wakeIfInput(ctx context.Context, id string, seen int64) error {
 	inputs, err := l.readInputs(ctx, id, seen)
 	if err == nil && len(inputs) > 0 {
@@ -226,8 +228,7 @@ func (l *Log) wakeIfInput(ctx context.Context, id string, seen int64) error {
 	return err
 }
 
-// acknowledgeDelivery removes the message of the job with a prefix from the queue, if it was delivered to this
-// instance.
+// acknowledgeDelivery removes the job's message with that prefix from the queue, if it was delivered to this instance.
 func (j *job) acknowledgeDelivery(ctx context.Context, prefix string) error {
 	d := j.deliveryOf(prefix)
 	if d == nil {
@@ -238,11 +239,11 @@ func (j *job) acknowledgeDelivery(ctx context.Context, prefix string) error {
 
 // parkRecord says what a parked run waits for. It is stored in the headers of the run's last message.
 type parkRecord struct {
-	seen  int64     // the run is woken by an input after this position
-	until time.Time // and at this time; the zero time means never
+	seen  int64     // an input after this position wakes the run
+	until time.Time // the run is also woken at this time; the zero time means never
 }
 
-// toHeader returns the header that stores p.
+// toHeader returns the headers that store p. parseParkRecord reads them.
 func (p parkRecord) toHeader() nats.Header {
 	h := nats.Header{seenHeader: {strconv.FormatInt(p.seen, 10)}}
 	if !p.until.IsZero() {
@@ -251,8 +252,8 @@ func (p parkRecord) toHeader() nats.Header {
 	return h
 }
 
-// parseParkRecord parses the headers of toHeader. Without the headers it returns a zero parkRecord. A malformed time
-// counts as past.
+// parseParkRecord parses the headers that toHeader returns. Without these headers it returns a zero parkRecord. It
+// treats a malformed time as one in the past.
 func parseParkRecord(header nats.Header) (p parkRecord) {
 	p.seen, _ = strconv.ParseInt(header.Get(seenHeader), 10, 64)
 	if until := header.Get(untilHeader); until != "" {
@@ -262,7 +263,7 @@ func parseParkRecord(header nats.Header) (p parkRecord) {
 	return p
 }
 
-// remainingDelay returns the time from now until the run is to be woken: more than 0, and at most maxParkDelay.
+// remainingDelay returns the time from now until the run must be woken: at least 1 ms, and at most maxParkDelay.
 func (p parkRecord) remainingDelay(now time.Time) time.Duration {
 	if p.until.IsZero() {
 		return maxParkDelay

@@ -8,9 +8,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// dispatchLoop passes live messages to their runs until Close. It never reads the stream: a message that cannot extend
-// the tail of its run marks the run as stale, and the next reader of the run reads the stream. It also executes
-// requestResync.
+// dispatchLoop passes live messages to the cached runs until Close. It never reads the stream. A message that cannot
+// extend the tail of its run marks the run as stale, so that the run's next reader reads the stream. dispatchLoop also
+// executes requestResync.
 func (l *Log) dispatchLoop() {
 	for {
 		select {
@@ -28,7 +28,7 @@ func (l *Log) dispatchLoop() {
 	}
 }
 
-// dispatchMessage passes a live message to its run, if this instance has the run in its cache.
+// dispatchMessage passes a live message to its run, if the run is in this instance's cache.
 func (l *Log) dispatchMessage(msg *nats.Msg) {
 	defer l.recoverPanic("accept a live message")
 	tokens := strings.Split(msg.Subject, ".") // answerd live SHARD ID KIND …
@@ -41,8 +41,9 @@ func (l *Log) dispatchMessage(msg *nats.Msg) {
 	}
 }
 
-// acceptLive adds a live message to the tail of its run, or marks the run as stale if the message does not directly
-// follow head or cannot be decoded. kind is the token after the run's id. An input only wakes the executor.
+// acceptLive adds a live message to the run's tail. It marks the run as stale instead if the message does not directly
+// follow r.head, is in parts, or cannot be decoded. kind is the token after the run's id in the subject. An input only
+// wakes the executor.
 func (r *run) acceptLive(msg message, kind string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,8 +76,9 @@ func (r *run) acceptLive(msg message, kind string) {
 	r.appendTailLocked(events, msg.pos, msg.previous)
 }
 
-// requestResync makes dispatchLoop mark all cached runs as stale, and wake their readers and executors. Live messages
-// may be missing after a reconnect, or because this process was too slow to receive them.
+// requestResync makes dispatchLoop mark all cached runs as stale and wake their readers and executors. It is needed
+// when live messages may have been lost: after a reconnect, or if this process was too slow to receive them. It does
+// not block.
 func (l *Log) requestResync() {
 	select {
 	case l.resync <- struct{}{}:
@@ -100,9 +102,9 @@ func (l *Log) pollLoop() {
 	}
 }
 
-// pollRuns wakes the readers and executors of runs that are stale or that no caller has used for pollInterval: they ask
-// again, and so find messages whose live copy was lost. It ends the subscriptions of runs that were not used for
-// evictAfter, and evicts those runs from the cache, except running ones that this instance writes.
+// pollRuns wakes the readers and executors of runs that are stale or have not been used for pollInterval. They ask
+// again, and so find messages whose live copy was lost. If a run has not been used for evictAfter, pollRuns ends its
+// subscriptions and evicts it from the cache, unless this instance writes the run and the run has not ended.
 func (l *Log) pollRuns(now time.Time) {
 	var idle []*nats.Subscription
 	l.forEachRun(func(r *run) {
@@ -122,8 +124,8 @@ func (l *Log) pollRuns(now time.Time) {
 	unsubscribe(idle)
 }
 
-// evictEndedRuns evicts runs that have ended, the least recently used first, until at most three quarters of the cache
-// are used. Later readers of these runs read the stream.
+// evictEndedRuns evicts runs that have ended from the cache, least recently used first, until at most three quarters of
+// the cache are in use. Later readers of these runs read the stream.
 func (l *Log) evictEndedRuns() {
 	type candidate struct {
 		run  *run
@@ -158,8 +160,8 @@ func (r *run) evictLocked() {
 	r.countCachedLocked()
 }
 
-// takeSubscriptionsLocked removes the subscriptions from r and returns them. The caller unsubscribes them when it holds
-// no lock.
+// takeSubscriptionsLocked removes the subscriptions from r and returns them. The caller holds r.mu, and must
+// unsubscribe them once it holds no lock.
 func (r *run) takeSubscriptionsLocked() (subs []*nats.Subscription) {
 	for _, sub := range []**nats.Subscription{&r.eventSub, &r.inputSub} {
 		if *sub != nil {
@@ -170,7 +172,7 @@ func (r *run) takeSubscriptionsLocked() (subs []*nats.Subscription) {
 	return subs
 }
 
-// unsubscribe ends subscriptions.
+// unsubscribe ends the subscriptions subs.
 func unsubscribe(subs []*nats.Subscription) {
 	for _, sub := range subs {
 		_ = sub.Unsubscribe() // fails only on a closed connection

@@ -1,5 +1,5 @@
-// Package jetstream is the event log on NATS JetStream: on the disk of this process, or on a
-// cluster that any number of processes share. It implements event.Log.
+// Package jetstream implements event.Log on NATS JetStream. The log is either on the disk of this process, or on a
+// cluster that any number of processes share.
 //
 //	log, err := jetstream.Open(ctx, jetstream.Options{URL: "file:/var/lib/answerd"})
 //	log, err := jetstream.Open(ctx, jetstream.Options{URL: "nats://a:4222,b:4222"})
@@ -11,33 +11,33 @@
 //	err = log.Create(ctx, event.Run{ID: id, Owner: owner, Created: log.Now()})
 //	seq, err := log.Append(ctx, id, event.Start{Question: "?"})
 //
-// With file:, the log runs a NATS server inside this process that does not listen; the rest
-// of the code is the same in both cases. An acknowledged event survives kill -9 of every
-// process, and the loss of as many machines as the replicas of the streams allow.
+// With a file: URL, the log runs a NATS server inside this process. That server does not listen on the network. The
+// rest of the code is the same in both cases. An acknowledged event survives kill -9 of every process, and the loss of
+// as many machines as the replicas of the streams allow.
 //
-// One writer. The events of a run are on one subject. Every append states the number that the run's last message has in
-// the stream, and the server refuses it if that is wrong (compare and append). So a run has one writer at a time: a
-// writer that was replaced gets ErrFenced at its next append. If the acknowledgement of an append is lost, the append
-// is repeated with the same bytes and the same expectation, for up to 30 s, until it is certain whether the stream has
-// the event (publish.go).
+// One writer. All events of a run are on one subject. Every append states the stream position of the run's last
+// message, and the server refuses the append if that position is wrong (compare and append). So a run has one writer at
+// a time: a writer that was replaced gets ErrFenced at its next append. If the acknowledgement of an append is lost,
+// the append is repeated with the same bytes and the same expected position, for up to 30 s, until it is certain
+// whether the stream has the event (publish.go).
 //
-// Batches. Events and notes of a run that are added close together are one message (package batch): those within
-// batchDelay, and those that are added while the message before is being stored. The server stores a message as a
-// whole, so a batch is atomic. Readers see an event when its message is acknowledged, in this process too.
-// Append and Flush wait for that; AppendAsync and AddNote do not.
+// Batches. Events and notes of a run that are added close together are stored as one message (package batch). They are
+// those added within batchDelay, and those added while the previous message is being stored. The server stores a
+// message as a whole, so a batch is atomic. Readers see an event when its message is acknowledged, even readers in this
+// process. Append and Flush wait for the acknowledgement. AppendAsync and AddNote do not.
 //
-// Order. The readers of a run share one live subscription, which delivers new events only. A live event is used only if
-// it directly follows the last known event. Otherwise the missing events are read from the stream (run.go). A lost live
-// message therefore delays an event, but cannot lose or reorder one. With file: the writer of a run is in the same
-// process as its readers, so nothing needs to arrive live.
+// Order. All readers of a run share one live subscription, which delivers only new events. A live event is used only if
+// it directly follows the last known event. Otherwise the missing events are read from the stream (run.go). So a lost
+// live message delays an event, but cannot lose or reorder one. With a file: URL, a run's writer is in the same process
+// as its readers, and no live messages are needed.
 //
-// Leases. The job of a run is a message in a work queue. It stays unacknowledged while a process executes the run. When
-// its lease ends it is delivered again, which lets another process take the run over (claim.go).
+// Leases. A run's job is a message in a work queue. It stays unacknowledged while a process executes the run. When its
+// lease ends, it is delivered again, so that another process can take the run over (claim.go).
 //
-// Threads are on streams of their own (package threads), with a quarter of the log's space.
+// Threads are in separate streams (package threads), which may use a quarter of the log's space.
 //
-// Tombstones. For a run that was deleted or has expired, the log keeps the owner for seven days,
-// so that the owner reads ErrGone and everyone else reads ErrNotFound (retention.go).
+// Tombstones. When a run is deleted or expires, the log remembers its owner for seven days. The owner then gets ErrGone
+// for the run, and everyone else gets ErrNotFound (retention.go).
 package jetstream
 
 import (
@@ -59,37 +59,37 @@ import (
 // Log implements event.Log. Its methods may be called concurrently.
 type Log struct {
 	client
-	event.Threads // the field threads; set by openThreads
+	event.Threads // the same store as the field threads; set by openThreads
 
 	retention time.Duration // how long a run is kept after its last event
-	maxBytes  int64         // the limit of runs and threads together
-	lease     time.Duration // how long an instance has a job without renewing its claim
+	maxBytes  int64         // limits runs and threads together
+	lease     time.Duration // how long an instance keeps a job without renewing its claim
 
 	unrepaired bool           // recoverDisk must call repairRuns, because the log was opened on a full disk
 	expired    atomic.Int64   // how many runs retention has deleted since the log was opened
-	threads    *threads.Store // of this log
-	sizes      *share.Table   // the sizes of runs, which watchSpace updates while the log is nearly full
-	batches    bool           // events that occur close together become one message
-	alone      bool           // no other process shares the log, so no message needs to arrive live
+	threads    *threads.Store // this log's threads
+	sizes      *share.Table   // the sizes of runs; watchSpace updates it while the log is nearly full
+	batches    bool           // events that occur close together are stored as one message
+	alone      bool           // no other process uses the log, so no live messages are needed
 
 	stop      context.CancelFunc // ends client.ctx
-	wg        sync.WaitGroup     // every goroutine and running timer of this log
-	closeOnce func() error       // closeAll, executed once
-	live      chan *nats.Msg     // from all live subscriptions, to dispatchLoop
-	evictNow  chan struct{}      // signals to pollLoop that the cache is full
-	resync    chan struct{}      // signals to dispatchLoop that live messages may be missing
+	wg        sync.WaitGroup     // counts every goroutine and running timer of this log
+	closeOnce func() error       // runs closeAll once
+	live      chan *nats.Msg     // messages from all live subscriptions, for dispatchLoop
+	evictNow  chan struct{}      // tells pollLoop that the cache is full
+	resync    chan struct{}      // tells dispatchLoop that live messages may be missing
 
-	// tombstonePos is the position from which dropTombstones continues to read the index.
+	// tombstonePos is the index position at which dropTombstones continues.
 	tombstonePos atomic.Uint64
 
-	maxCached int64        // the limit of cached; above it, runs that have ended are evicted
-	cached    atomic.Int64 // about how many bytes the cached events use
+	maxCached int64        // if cached exceeds it, runs that have ended are evicted
+	cached    atomic.Int64 // approximate size of the cached events, in bytes
 
-	mu           sync.Mutex           // guards the fields below; taken before a run's own mutex
+	mu           sync.Mutex           // guards the fields below; locked before a run's own mutex
 	runs         map[string]*run      // the cache, by id
 	jobs         map[string]*job      // the jobs that this instance executes, by the run's id
-	claiming     map[string]bool      // the runs that a call of Claim examines
-	unresponsive map[string]time.Time // when each instance last did not answer isClaimedBy
+	claiming     map[string]bool      // runs reserved by a call of Claim (beginClaim)
+	unresponsive map[string]time.Time // when each instance last failed to answer isClaimedBy
 }
 
 var _ event.Log = (*Log)(nil)
@@ -108,8 +108,8 @@ func (l *Log) Ready(ctx context.Context) error {
 	return nil
 }
 
-// goGuarded runs f in a goroutine, for which Close waits. A panic of f is logged. goGuarded reports false, and does not
-// run f, if the log is closed.
+// goGuarded runs f in a goroutine that Close waits for, and logs a panic in f. If the log is closed, goGuarded does not
+// run f and returns false.
 func (l *Log) goGuarded(f func()) bool {
 	if l.ctx.Err() != nil {
 		return false
@@ -121,9 +121,9 @@ func (l *Log) goGuarded(f func()) bool {
 	return true
 }
 
-// recoverPanic must be deferred. It recovers from a panic and logs it; doing says what the goroutine did. The
-// goroutines of the log serve all runs, so a bug in the handling of one run or message must not end them or the
-// process. pollLoop makes readers ask again, so they do not miss events because of the panic.
+// recoverPanic recovers from a panic and logs it. It must be deferred. doing says what the goroutine was doing. The
+// log's goroutines serve all runs, so a bug in the handling of one run or message must not end them or the process.
+// Readers do not miss events because of the panic, because pollLoop makes them ask again.
 func (l *Log) recoverPanic(doing string) {
 	v := recover()
 	if v == nil {
@@ -132,7 +132,8 @@ func (l *Log) recoverPanic(doing string) {
 	l.logger.Error("panic in the event log", "doing", doing, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 }
 
-// SaveResult implements event.Log.
+// SaveResult implements event.Log. It keeps earlier results of the call in the stream, but Result returns only the
+// newest. If the run is deleted while the result is being stored, SaveResult removes the result again.
 func (l *Log) SaveResult(ctx context.Context, id, call string, result []byte) error {
 	if len(result) > event.MaxResult {
 		return event.ErrTooLarge
@@ -145,13 +146,14 @@ func (l *Log) SaveResult(ctx context.Context, id, call string, result []byte) er
 		return err
 	}
 	err = l.savePayload(ctx, id, resultToken+"."+subjectDigest(call), result)
-	if errors.Is(w.checkWritable(), event.ErrGone) { // the run was deleted while the result was stored
+	if errors.Is(w.checkWritable(), event.ErrGone) { // the run was deleted while the result was being stored
 		l.purgeIfGone(id)
 	}
 	return err
 }
 
-// Result implements event.Log.
+// Result implements event.Log. It returns the newest result of the call, and event.ErrGone if a part of it is no longer
+// kept.
 func (l *Log) Result(ctx context.Context, id, call string) ([]byte, error) {
 	if _, err := l.Run(ctx, id); err != nil {
 		return nil, err

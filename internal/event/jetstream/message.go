@@ -18,51 +18,51 @@ import (
 	"answerd/internal/event/jetstream/threads"
 )
 
-// Headers of answerd's messages.
+// Headers of the messages that answerd stores.
 const (
-	writerHeader = "Answerd-Writer" // INSTANCE ATTEMPT SEQ, and the kind of a control message: see writerID
-	noteHeader   = "Answerd-Note"   // of a single note: its data, in base64
-	batchHeader  = "Answerd-Batch"  // COUNT: package batch has encoded the data, which has COUNT events
-	seenHeader   = "Answerd-Seen"   // of a parked run: the position of the last input that its executor read
-	untilHeader  = "Answerd-Until"  // of a parked run: when it is to be woken, in ms since the Unix epoch
+	writerHeader = "Answerd-Writer" // INSTANCE ATTEMPT SEQ, then the kind for a control message; see writerID
+	noteHeader   = "Answerd-Note"   // the data of a single note, in base64
+	batchHeader  = "Answerd-Batch"  // COUNT: the data was encoded by package batch and has COUNT events
+	seenHeader   = "Answerd-Seen"   // for a parked run: the position of the last input that its executor read
+	untilHeader  = "Answerd-Until"  // for a parked run: when to wake it, in ms since the Unix epoch
 	partsHeader  = "Answerd-Parts"  // NONCE COUNT: the payload is in COUNT other messages
 )
 
-// Kinds of control messages. A control message is stored among the events of a run but is not an event. It repeats the
-// event before it, so that the last message of a run always contains the run's last event.
+// Kinds of control messages. A control message is stored among a run's events but is not an event. It repeats the event
+// before it, so that a run's last message always contains the run's last event.
 const (
-	kindClaim    = "claim"    // another process became the writer
-	kindNote     = "note"     // one or more notes (event.Journal) without a new event
+	kindClaim    = "claim"    // another process became the run's writer
+	kindNote     = "note"     // one or more notes (event.Journal) without new events
 	kindReleased = "released" // the writer released the run, so any process may claim it
-	kindParked   = "parked"   // the writer parked the run until an input arrives or a time has come
-	// kindAbandoned marks a run that was created, not started in time, and can no longer be started.
+	kindParked   = "parked"   // the writer parked the run until an input arrives or until a given time
+	// kindAbandoned marks a run that was created but not started in time, and that can no longer be started.
 	kindAbandoned = "abandoned"
 )
 
 // readTimeout bounds one request to a stream.
 const readTimeout = 5 * time.Second
 
-// maxBatch bounds the messages that one request reads, and maxBatchBytes their bytes.
+// maxBatch is the largest number of messages that one request reads, and maxBatchBytes their largest total size.
 const (
 	maxBatch      = 256
 	maxBatchBytes = 1 << 20
 )
 
-// maxParts bounds the parts of a payload.
+// maxParts is the largest number of parts of a payload.
 const maxParts = 1 << 14
 
-// message is a message that was read from a stream or arrived live.
+// message is a message that was read from a stream or received live.
 type message struct {
 	subject  string
-	pos      uint64 // its sequence number in the stream
-	previous uint64 // of a live message: the pos of the message before it on its subject
+	pos      uint64 // its position in the stream, which is its sequence number
+	previous uint64 // for a live message: the pos of the previous message on its subject
 	time     time.Time
 	header   nats.Header
 	data     []byte
 }
 
-// newMessage returns the message in an answer of the direct get API, or in a republished message. The server describes
-// both with headers.
+// newMessage converts msg, an answer of the direct get API or a republished message. In both cases the server describes
+// the message in headers.
 func newMessage(msg *nats.Msg) message {
 	pos, _ := strconv.ParseUint(msg.Header.Get(js.SequenceHeader), 10, 64) // the server writes these headers
 	previous, _ := strconv.ParseUint(msg.Header.Get(js.LastSequenceHeader), 10, 64)
@@ -76,14 +76,14 @@ func (m *message) toThreads() threads.Message {
 	return threads.Message{Subject: m.subject, Pos: m.pos, Time: m.time, Header: m.header, Data: m.data}
 }
 
-// writerID is what the headers of a message say: who wrote the message, and which events it has.
+// writerID holds what the headers of a message say about its writer and its events.
 type writerID struct {
 	instance string // the instanceID of the writer's Log
-	attempt  int    // the writer's event.Job.Attempt
-	seq      int64  // the number of the last event in the message; a control message repeats the event before it
+	attempt  int    // the writer's job attempt (event.Job.Attempt)
+	seq      int64  // the number of the message's last event; a control message repeats the event before it
 	kind     string // the kind of a control message; "" for a message with new events
-	first    int64  // the number of the first event in the message
-	inBatch  bool   // package batch has encoded the data
+	first    int64  // the number of the message's first event
+	inBatch  bool   // the data was encoded by package batch
 }
 
 // isControl reports whether the message is a control message.
@@ -98,7 +98,7 @@ func (w writerID) String() string {
 	return s
 }
 
-// parseWriterID parses the headers of a message: writerHeader as String writes it, and batchHeader if there is one.
+// parseWriterID parses the headers of a message: writerHeader, as String formats it, and batchHeader if present.
 func parseWriterID(header nats.Header) (w writerID, err error) {
 	fields := strings.Fields(header.Get(writerHeader))
 	if len(fields) < 3 {
@@ -127,8 +127,9 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 	return w, nil
 }
 
-// readEvents returns the events in a message and its writerID. From a control message it returns the one event that the
-// message repeats, or none if the run has no event yet. If the payload is in parts, it reads them from the stream.
+// readEvents returns the events in a message, and the message's writerID. For a control message it returns the one
+// event that the message repeats, or none if the run had no events yet. If the payload is in parts, it reads the parts
+// from the stream.
 func (c *client) readEvents(ctx context.Context, msg message) (_ []event.Event, by writerID, _ error) {
 	by, err := parseWriterID(msg.header)
 	if err != nil || by.seq == 0 { // 0: a control message before the first event
@@ -142,8 +143,8 @@ func (c *client) readEvents(ctx context.Context, msg message) (_ []event.Event, 
 	return events, by, err
 }
 
-// decodeEvents returns the events in the payload of a message, at least one. by is from the headers of the message. It
-// returns an error if the events of a batch do not have the numbers in by.
+// decodeEvents returns the events in a message's payload. It returns at least one event, or an error. by was parsed
+// from the message's headers. The numbers of the events in a batch must match by.
 func decodeEvents(payload []byte, by writerID) (events []event.Event, err error) {
 	lines := [][]byte{payload}
 	if by.inBatch {
@@ -170,8 +171,8 @@ func decodeEvents(payload []byte, by writerID) (events []event.Event, err error)
 	return events, nil
 }
 
-// readEvent returns the last event in a message and the writerID of the message. The event is zero if the message has
-// none: a control message before the first event.
+// readEvent returns the last event in a message, and the message's writerID. The event is zero if the message is a
+// control message before the run's first event.
 func (c *client) readEvent(ctx context.Context, msg message) (_ event.Event, by writerID, _ error) {
 	events, by, err := c.readEvents(ctx, msg)
 	if len(events) == 0 {
@@ -180,8 +181,8 @@ func (c *client) readEvent(ctx context.Context, msg message) (_ event.Event, by 
 	return events[len(events)-1], by, err
 }
 
-// setPayload puts a payload into msg, which the caller publishes. A payload of more than maxPart bytes is published
-// here, in parts, and msg gets a header that refers to the parts.
+// setPayload stores payload in msg, which the caller then publishes. If payload is longer than maxPart bytes,
+// setPayload publishes it in parts and sets a header of msg that refers to the parts.
 func (c *client) setPayload(ctx context.Context, run string, msg *nats.Msg, payload []byte) error {
 	if len(payload) <= c.maxPart {
 		msg.Data = payload
@@ -201,8 +202,8 @@ func (c *client) setPayload(ctx context.Context, run string, msg *nats.Msg, payl
 	return nil
 }
 
-// readPayload returns the payload of a message, joined from its parts if the message refers to parts. It returns
-// event.ErrGone if a part is no longer kept.
+// readPayload returns a message's payload, and joins the parts if the message refers to parts. It returns event.ErrGone
+// if a part is no longer kept.
 func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
 	parts := msg.header.Get(partsHeader)
 	if parts == "" {
@@ -237,21 +238,21 @@ func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
 	return payload, nil
 }
 
-// directGet is a request of JetStream's direct get API (ADR-31 of nats-architecture-and-design: "Direct Get API", and
-// "Batched requests" and "Multi-subject requests", which need server 2.11). The server makes no consumer for it. Any
-// replica of the stream may answer, so the answer can lack messages that were appended just before; readFromLeader does
-// not have this limitation. Either Next or LastOf is set.
+// directGet is a request to JetStream's direct get API (ADR-31 of nats-architecture-and-design: "Direct Get API", and
+// "Batched requests" and "Multi-subject requests", which need server 2.11). The server creates no consumer for it. Any
+// replica of the stream may answer, so the answer can lack messages that were appended very recently. Use
+// readFromLeader where that matters. Exactly one of Next and LastOf is set.
 type directGet struct {
-	Next     string   `json:"next_by_subj,omitempty"` // asks for messages of this subject, which may have wildcards
-	From     uint64   `json:"seq,omitempty"`          // with Next: the lowest pos
+	Next     string   `json:"next_by_subj,omitempty"` // asks for messages on this subject, which may have wildcards
+	From     uint64   `json:"seq,omitempty"`          // with Next: the lowest position
 	LastOf   []string `json:"multi_last,omitempty"`   // asks for the last message of each of these subjects
 	Batch    int      `json:"batch,omitempty"`        // the largest number of messages
-	MaxBytes int      `json:"max_bytes,omitempty"`    // the largest number of their bytes
+	MaxBytes int      `json:"max_bytes,omitempty"`    // the largest total size of the messages
 }
 
-// readBatch sends get and returns the messages of the answer, in the order of their pos. get.Batch defaults to
-// maxBatch, and get.MaxBytes is always maxBatchBytes. more reports whether the stream has further messages that match
-// get. It returns event.ErrUnavailable if the answer is not complete within readTimeout.
+// readBatch sends get and returns the messages of the answer, ordered by position. get.Batch defaults to maxBatch.
+// get.MaxBytes is always set to maxBatchBytes. more is true if the stream has more messages that match get. readBatch
+// returns event.ErrUnavailable if the answer is not complete within readTimeout.
 func (c *client) readBatch(ctx context.Context, stream string, get directGet) (found []message, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -263,7 +264,7 @@ func (c *client) readBatch(ctx context.Context, stream string, get directGet) (f
 		get.From = 1 // the first pos of a stream
 	}
 
-	// ChanSubscribe with a small channel: SubscribeSync would allocate one for 65,536 messages each time.
+	// Use ChanSubscribe with a small channel, because SubscribeSync allocates one for 65,536 messages each time.
 	answers := make(chan *nats.Msg, get.Batch+2)
 	sub, err := c.read.ChanSubscribe(c.read.NewInbox(), answers)
 	if err != nil {
@@ -301,8 +302,8 @@ func (c *client) readBatch(ctx context.Context, stream string, get directGet) (f
 	}
 }
 
-// readLast returns the last message of a subject, or nil if the subject is empty. In a cluster, the message may not be
-// the newest one, since any server may answer; nil is the answer of the leader.
+// readLast returns the last message of a subject, or nil if the subject is empty. In a cluster any server may answer,
+// so the message may not be the newest one. A nil result has been confirmed by the leader.
 func (c *client) readLast(ctx context.Context, stream, subject string) (*message, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -322,9 +323,9 @@ func (c *client) readLast(ctx context.Context, stream, subject string) (*message
 	return c.readLastFromLeader(ctx, stream, subject)
 }
 
-// readNext returns up to batch messages of a subject at pos from or later, and whether there are more. In a cluster any
-// server may answer, so the newest messages may be missing from the result. An empty result means that the stream has
-// no such message: readNext then asks the leader too, for a single message.
+// readNext returns up to batch messages of a subject at position from or later. more is true if the stream may have
+// more. In a cluster any server may answer, so the result may lack the newest messages. An empty result is reliable:
+// before it returns one, readNext also asks the leader for a single message.
 func (c *client) readNext(ctx context.Context, stream, subject string, from uint64, batch int) (found []message, more bool, err error) {
 	found, more, err = c.readBatch(ctx, stream, directGet{Next: subject, From: from, Batch: batch})
 	if err != nil || len(found) > 0 || !c.clustered {
@@ -337,15 +338,15 @@ func (c *client) readNext(ctx context.Context, stream, subject string, from uint
 	return []message{*m}, true, nil
 }
 
-// readLastFromLeader returns the last message of a subject from the leader of the stream, or nil if the subject is
-// empty. Other servers may lack a message that another caller has seen.
+// readLastFromLeader returns the last message of a subject from the stream's leader, or nil if the subject is empty.
+// Other servers may lack a message that a client of answerd has already seen.
 func (c *client) readLastFromLeader(ctx context.Context, stream, subject string) (*message, error) {
 	return c.readFromLeader(ctx, stream, map[string]string{"last_by_subj": subject})
 }
 
-// readFromLeader returns the message that matches query from the leader of the stream, or nil if there is none. query
-// is a request of the API STREAM.MSG.GET. A server that was cut off from its cluster still answers as the leader for
-// some seconds, without newer messages: then readFromLeader returns event.ErrUnavailable.
+// readFromLeader returns the message that matches query from the stream's leader, or nil if none matches. query is the
+// body of a STREAM.MSG.GET request. A server that was cut off from its cluster still answers as the leader for some
+// seconds, without newer messages. In that case readFromLeader returns event.ErrUnavailable.
 func (c *client) readFromLeader(ctx context.Context, stream string, query any) (*message, error) {
 	body, err := json.Marshal(query)
 	if err != nil {
@@ -371,7 +372,7 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	return found, nil
 }
 
-// decodeStoredMessage decodes an answer of the API STREAM.MSG.GET. It returns nil if the stream has no such message.
+// decodeStoredMessage decodes the answer to a STREAM.MSG.GET request. It returns nil if the stream has no such message.
 func decodeStoredMessage(data []byte) (*message, error) {
 	var answer struct {
 		Error   *js.APIError
@@ -403,8 +404,8 @@ func decodeStoredMessage(data []byte) (*message, error) {
 	return &message{subject: stored.Subject, pos: stored.Seq, time: stored.Time, header: header, data: stored.Data}, nil
 }
 
-// readLastOfEach returns the last message of each subject, by subject. Subjects without a message are missing from the
-// map. In a cluster any server may answer, perhaps without the newest messages.
+// readLastOfEach returns the last message of each subject, keyed by subject. Subjects without a message are missing
+// from the map. In a cluster any server may answer, so the newest messages may be missing.
 func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
 	bySubject := make(map[string]message, len(subjects))
 	missing := subjects
@@ -428,8 +429,9 @@ func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []s
 	return bySubject, nil
 }
 
-// readLastOfEachComplete acts like readLastOfEach. In a cluster it also asks the leader for each subject without a
-// message, so a subject that is missing from the map is empty. It stops at the first error; the map is then incomplete.
+// readLastOfEachComplete is like readLastOfEach, but in a cluster it asks the leader for each subject that is missing
+// from the answer. So a subject that is missing from the map has no messages. It stops at the first error, and the map
+// is then incomplete.
 func (c *client) readLastOfEachComplete(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
 	bySubject, err := c.readLastOfEach(ctx, stream, subjects)
 	for _, subject := range subjects {
@@ -445,13 +447,13 @@ func (c *client) readLastOfEachComplete(ctx context.Context, stream string, subj
 	return bySubject, err
 }
 
-// unavailableError returns an event.ErrUnavailable that wraps err, an error of the connection or the server. attempted
-// is the beginning of its text: what the log could not do.
+// unavailableError returns an error that wraps both event.ErrUnavailable and err, which came from the connection or the
+// server. attempted says what the log tried to do, and is the beginning of the error's text.
 func unavailableError(attempted string, err error) error {
 	return fmt.Errorf("%s: %w: %w", attempted, event.ErrUnavailable, err)
 }
 
-// readInputs returns the first inputs of a run with a pos after after, up to maxBatch.
+// readInputs returns the first inputs of a run at positions above after, at most maxBatch of them.
 func (c *client) readInputs(ctx context.Context, id string, after int64) ([]event.Input, error) {
 	found, _, err := c.readNext(ctx, runsName, runSubject(id, inputToken+".*"), uint64(after)+1, maxBatch)
 	if err != nil {
@@ -468,8 +470,8 @@ func (c *client) readInputs(ctx context.Context, id string, after int64) ([]even
 	return inputs, nil
 }
 
-// savePayload stores a payload on the subject of a run with the tokens, in addition to earlier ones. Readers use the
-// newest.
+// savePayload stores a payload on a run's subject that ends with tokens. It keeps earlier payloads on that subject, but
+// readers use only the newest.
 func (c *client) savePayload(ctx context.Context, id, tokens string, payload []byte) error {
 	m := nats.NewMsg(runSubject(id, tokens))
 	m.Header.Set(writerHeader, writerID{instance: c.instanceID, attempt: 1}.String())

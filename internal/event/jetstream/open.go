@@ -22,41 +22,41 @@ import (
 )
 
 const (
-	// DefaultLease is the lease in a cluster. A takeover from a process that has died waits for one lease, and for half
-	// a lease in which isClaimedBy asks that process: less than 3 s together.
+	// DefaultLease is the lease in a cluster. Taking a run over from a process that has died takes one lease, plus half
+	// a lease in which isClaimedBy waits for an answer from that process: less than 3 s in total.
 	DefaultLease = 1800 * time.Millisecond
 	// embeddedLease is the lease in an embedded log. It can be short, because no other process shares the log.
 	embeddedLease = time.Second
-	// liveBuffer bounds the live messages that wait for dispatchLoop. The client library drops and reports the messages
-	// that exceed it, and then readers read the stream (requestResync).
+	// liveBuffer is the largest number of live messages that wait for dispatchLoop. The NATS client library drops
+	// messages beyond it and reports an error. Readers then read the stream (requestResync).
 	liveBuffer = 4096
 )
 
-// Options locates a log and limits it. URL is required.
+// Options configures a log. URL is required.
 type Options struct {
-	// URL is file:DIR, or the servers of a cluster, nats:// or tls://, separated by commas. It
-	// may contain a password and is never part of an error.
+	// URL is file:DIR, or a comma-separated list of a cluster's servers with nats:// or tls:// URLs. It may contain a
+	// password, and is never part of an error.
 	URL string
-	// Credentials names a file to log in to a cluster with: .creds, or the seed of an NKey.
+	// Credentials names a file to log in to a cluster: a .creds file, or a file with the seed of an NKey.
 	Credentials string
-	// Retention says how long a run is kept after its last event; 0 means event.DefaultRetention.
+	// Retention is how long a run is kept after its last event; 0 means event.DefaultRetention.
 	Retention time.Duration
-	// ThreadsRetention says how long a thread is kept after its last update; 0 means event.DefaultThreadsRetention.
+	// ThreadsRetention is how long a thread is kept after its last update; 0 means event.DefaultThreadsRetention.
 	ThreadsRetention time.Duration
-	// MaxBytes limits the events, inputs and results of all runs, and the threads, which may use a quarter of it. 0
-	// means event.DefaultMaxBytes. For file:, 0 means two thirds of Memory, or the space of the file system if that is
-	// less. When space is short, the log deletes runs that have ended, those of owners above an equal share first, and
-	// then the oldest messages of any run. It deletes the least recently updated threads first. Records of runs and
-	// jobs may use another quarter of MaxBytes, and file: reserves 12 MiB.
+	// MaxBytes limits the total size of all runs (events, inputs and results) and threads. Threads may use a quarter of
+	// it. 0 means event.DefaultMaxBytes. For a file: URL, 0 means two thirds of Memory, or the space of the file system
+	// if that is less. When space is short, the log deletes runs that have ended, starting with those of owners above
+	// an equal share, and after that the oldest messages of any run. It deletes the least recently updated threads
+	// first. Records of runs and jobs may use another quarter of MaxBytes. A file: log also reserves 12 MiB.
 	MaxBytes int64
-	// Memory says how many bytes of memory the log may use; 0 means DefaultMemory. A sixth of it is for the cached
-	// events of runs. The server of a file: log has in memory what it wrote in the last ten seconds, which is MaxBytes
-	// at most. So the default of MaxBytes is two thirds of Memory.
+	// Memory is how many bytes of memory the log may use; 0 means DefaultMemory. A sixth of it is for the cached events
+	// of runs. The server of a file: log keeps in memory what it wrote in the last ten seconds, at most MaxBytes. This
+	// is why MaxBytes defaults to two thirds of Memory.
 	Memory int64
-	// Lease says how long a process that does not respond keeps its runs; 0 means DefaultLease, or 1 s for file:.
+	// Lease is how long a process that does not respond keeps its runs; 0 means DefaultLease, or 1 s for a file: URL.
 	Lease time.Duration
-	// NoBatch stores each event, and each request of a job, in a message of its own, and makes the messages of a file:
-	// log arrive live. Older versions of answerd need both.
+	// NoBatch stores each event, and each job's request, in a separate message, and makes a file: log use live
+	// messages. Older versions of answerd need both.
 	NoBatch bool
 	// Logger receives errors that no method can return; nil discards them.
 	Logger *slog.Logger
@@ -65,14 +65,15 @@ type Options struct {
 // DiskError reports that the file system of a log has too little space for Options.MaxBytes.
 type DiskError = embedded.DiskError
 
-// Open connects, makes missing streams, and starts the log's goroutines, which Close ends. It waits until the log can
+// Open connects, creates missing streams, and starts the log's goroutines, which Close ends. It waits until the log can
 // be used. If a cluster cannot be reached, Open returns event.ErrUnavailable when ctx ends. It returns a *DiskError if
-// MaxBytes exceeds the space on the file system of a file: URL. If it returns an error, the log is closed.
+// MaxBytes exceeds the space on the file system of a file: URL. If Open returns an error, the returned log is already
+// closed.
 func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	log = newLog(opts)
 	defer func() {
 		if err != nil {
-			_ = log.Close() // its error is less useful than err
+			_ = log.Close() // its error would be less useful than err
 		}
 	}()
 
@@ -112,7 +113,7 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	return log, log.startLoops()
 }
 
-// startEmbedded starts the NATS server of a log on disk, whose files are in dir.
+// startEmbedded starts the NATS server of a file: log, whose files are in dir.
 func (l *Log) startEmbedded(dir string, opts Options) (err error) {
 	l.embedded, err = embedded.Start(embedded.Options{
 		Dir: dir, MaxBytes: opts.MaxBytes, Default: opts.memory() / 3 * 2,
@@ -128,10 +129,10 @@ func (l *Log) startEmbedded(dir string, opts Options) (err error) {
 	return nil
 }
 
-// memory returns Options.Memory or its default.
+// memory returns o.Memory, or its default.
 func (o *Options) memory() int64 { return cmp.Or(max(o.Memory, 0), DefaultMemory) }
 
-// newLog returns a log with the options or their defaults. It is not connected, and has no goroutines.
+// newLog returns a log with the given options and their defaults. The log is not connected and has no goroutines.
 func newLog(opts Options) *Log {
 	log := &Log{
 		client: client{
@@ -166,17 +167,18 @@ func newLog(opts Options) *Log {
 	return log
 }
 
-// connectOptions returns the options of both connections. They reconnect forever, and after each reconnect the cached
-// runs are read again (requestResync).
+// connectOptions returns the options for both connections. The connections reconnect forever. After each reconnect, the
+// cached runs are read again (requestResync).
 func (l *Log) connectOptions() []nats.Option {
 	return []nats.Option{
 		nats.Name("answerd"), nats.MaxReconnects(-1),
 		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
-		// Otherwise a login that is refused twice, as while credentials are replaced, is never tried again.
+		// Otherwise the client library gives up after two refused logins, for example while credentials are being
+		// replaced.
 		nats.IgnoreAuthErrorAbort(),
 		nats.Timeout(connectTimeout), nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2),
-		// No buffer while disconnected: publishAfter repeats an append that could not be sent, and a buffered copy of
-		// the message would be sent as well.
+		// Do not buffer messages while disconnected. publishAfter repeats an append that could not be sent, and the
+		// buffered copy would be sent as well.
 		nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if l.ctx.Err() == nil {
@@ -216,12 +218,12 @@ func (l *Log) startLoops() error {
 	return nil
 }
 
-// Close stores the events that are not stored yet, for up to attemptTimeout, closes the connections and waits for all
-// goroutines of this log. Other processes claim this log's jobs when their leases end. To hand the jobs over at once,
-// call Release on them first. Further calls of Close wait for the first and return its result.
+// Close stores the events that are not stored yet, for up to attemptTimeout. It then closes the connections and waits
+// for all goroutines of this log. Other processes claim this log's jobs when their leases end. To hand the jobs over at
+// once, release them before Close. Further calls of Close wait for the first one and return its result.
 func (l *Log) Close() error { return l.closeOnce() }
 
-// closeAll implements Close. It also closes a log that Open has opened in part.
+// closeAll implements Close. It can also close a log that Open has opened only in part.
 func (l *Log) closeAll() error {
 	if l.js != nil { // the log was connected
 		l.flushAllRuns()
@@ -239,8 +241,8 @@ func (l *Log) closeAll() error {
 	return nil
 }
 
-// flushAllRuns stores the pending deltas and queued events of all runs, for up to attemptTimeout. Close calls it while
-// the log still works.
+// flushAllRuns stores the pending deltas and queued events of all runs, for up to attemptTimeout. Close calls it before
+// it stops the log.
 func (l *Log) flushAllRuns() {
 	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
 	defer cancel()
@@ -261,7 +263,7 @@ func (l *Log) flushAllRuns() {
 	all.Wait()
 }
 
-// Check connects to the cluster of opts.URL and returns nil if the cluster can be reached, accepts the credentials and
+// Check connects to the cluster at opts.URL. It returns nil if the cluster can be reached, accepts the credentials and
 // has JetStream. It changes nothing there. It tries to connect until ctx ends.
 func Check(ctx context.Context, opts Options) error {
 	if err := CheckURL(opts.URL); err != nil {

@@ -18,53 +18,54 @@ import (
 
 const (
 	appendTimeout  = 30 * time.Second       // how long an append is repeated while the log does not answer
-	createTimeout  = 5 * time.Second        // how long if the caller can ask again, as for a new run
-	attemptTimeout = time.Second            // bounds one attempt
-	retryInterval  = 100 * time.Millisecond // between two attempts
+	createTimeout  = 5 * time.Second        // the same if the caller can ask again, as for a new run
+	attemptTimeout = time.Second            // how long one attempt may take
+	retryInterval  = 100 * time.Millisecond // the pause between two attempts
 )
 
 // Error codes of the server.
 const (
-	storeFailedCode = 10077 // a limit of the stream is reached, or its disk fails; the description says which
-	accountFullCode = 10002 // the storage limit of the account is reached
-	serverFullCode  = 10023 // the storage limit of the server is reached
+	storeFailedCode = 10077 // a limit of the stream was reached, or its disk failed; the description says which
+	accountFullCode = 10002 // the account's storage limit was reached
+	serverFullCode  = 10023 // the server's storage limit was reached
 	storageFullCode = 10047 // the server or the account has too little storage
-	noPeersCode     = 10005 // a cluster has too few servers for the replicas of a stream
+	noPeersCode     = 10005 // the cluster has too few servers for the replicas of a stream
 )
 
-// errDiskFull means that the disk of an embedded log is full; recoverDisk frees space.
+// errDiskFull says that the disk of an embedded log is full. recoverDisk frees space.
 var errDiskFull = errors.New("the disk is full")
 
-// errNoLeader means that a stream of a cluster has no leader at the moment.
+// errNoLeader says that a stream of a cluster has no leader at the moment.
 var errNoLeader = errors.New("the stream has no leader")
 
-// errUndecided means that a server refused an append that it should have accepted. In a cluster,
-// an earlier attempt may be stored on one server before the others have agreed to it.
+// errUndecided says that the server refused an append that it should have accepted. In a cluster, an earlier attempt
+// may be stored on one server before the others have agreed to it.
 var errUndecided = errors.New("not decided yet")
 
-// publishAfter appends msg to its subject and returns the pos of msg. The last message of the subject must be at pos
-// last; 0 means that the subject must be empty. It repeats the append until it is certain whether the stream has msg,
-// but no longer than within. It returns event.ErrFenced if another message is last, event.ErrGone if last is not 0 and
-// the subject is empty, and event.ErrUnavailable if the log did not accept msg in time: the stream may have it then.
+// publishAfter appends msg to its subject and returns the position of msg. It requires that the subject's last message
+// is at position last, or that the subject is empty if last is 0. It repeats the append until it is certain whether the
+// stream has msg, but for no longer than within. It returns event.ErrFenced if another message is last, and
+// event.ErrGone if the subject is empty but last is not 0. It returns event.ErrUnavailable if the log did not accept
+// msg in time. The stream may then have msg or not.
 //
-// The expectation of last fences writers: of two processes that both append after the same message, the server accepts
-// one. A repeated append may fail because the earlier attempt was stored; resolveConflict finds that out. A Nats-Msg-Id
-// would not help, because the server checks the expectation first.
+// The expected position fences writers: if two processes append after the same message, the server accepts only one of
+// them. A repeated append may be refused because the earlier attempt was stored. resolveConflict detects that. A
+// Nats-Msg-Id would not help, because the server checks the expected position first.
 func (c *client) publishAfter(ctx context.Context, stream string, msg *nats.Msg, last uint64, within time.Duration) (uint64, error) {
 	return c.publishConditional(ctx, conditionalAppend{stream: stream, msg: msg, last: last}, within)
 }
 
-// conditionalAppend is a message to append, and the condition for it.
+// conditionalAppend is a message to append, with the condition for the append.
 type conditionalAppend struct {
 	stream      string
 	msg         *nats.Msg
-	last        uint64 // the pos of the last message of msg's subject; 0 if the subject must be empty
-	maybeStored bool   // an earlier attempt failed or has no answer yet, so the stream may have msg
+	last        uint64 // expected position of the last message of msg's subject; 0 if the subject must be empty
+	maybeStored bool   // an earlier attempt failed or was not answered yet, so the stream may have msg
 }
 
-// publishConditional acts like publishAfter, for a message that earlier attempts may have stored (a.maybeStored).
+// publishConditional is publishAfter for a message that earlier attempts may have stored (a.maybeStored).
 func (c *client) publishConditional(ctx context.Context, a conditionalAppend, within time.Duration) (uint64, error) {
-	if c.diskFull.Load() { // the remaining space is for deleting runs
+	if c.diskFull.Load() { // the remaining space is needed to delete runs
 		return 0, unavailableError("append to the log", errDiskFull)
 	}
 	a.msg.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(a.last, 10))
@@ -77,7 +78,7 @@ func (c *client) publishConditional(ctx context.Context, a conditionalAppend, wi
 }
 
 // retryPublish continues publishConditional after an attempt that failed with err. It returns at deadline at the
-// latest. a.maybeStored says whether an attempt before that one may have stored the message.
+// latest. a.maybeStored says whether an attempt before the failed one may have stored the message.
 func (c *client) retryPublish(ctx context.Context, a conditionalAppend, deadline time.Time, err error) (uint64, error) {
 	callerCanAskAgain := time.Until(deadline) <= createTimeout
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, event.ErrUnavailable)
@@ -91,7 +92,7 @@ func (c *client) retryPublish(ctx context.Context, a conditionalAppend, deadline
 		case c.diskFailed(), isFull(err) && callerCanAskAgain:
 			c.expireSoon(err)
 			return 0, unavailableError("append to the log", err)
-		case isFull(err): // a run must not fail: repeat the append until expireLoop has deleted other runs
+		case isFull(err): // a run must not fail because of this: repeat the append until expireLoop has deleted other runs
 			c.expireSoon(err)
 		case isPermanent(err):
 			return 0, fmt.Errorf("append to the log: %w", err)
@@ -99,7 +100,7 @@ func (c *client) retryPublish(ctx context.Context, a conditionalAppend, deadline
 		if !c.pause(ctx, retryInterval) {
 			return 0, unavailableError("append to the log", err)
 		}
-		// Send the same bytes with the same expectation.
+		// Send the same bytes with the same expected position.
 		var ack *js.PubAck
 		if ack, err = c.publishOnce(ctx, a.msg); err == nil {
 			return ack.Sequence, nil
@@ -108,14 +109,14 @@ func (c *client) retryPublish(ctx context.Context, a conditionalAppend, deadline
 	}
 }
 
-// sentMessage is a message that send has sent, and that may not be acknowledged yet.
+// sentMessage is a message that send has sent. It may not be acknowledged yet.
 type sentMessage struct {
 	conditionalAppend
 	ack js.PubAckFuture
 }
 
-// send sends a message to a subject that must be empty, and does not wait for the acknowledgement. The caller then
-// calls awaitSent or awaitAck. After an error, the message was not sent.
+// send sends a message to a subject that must be empty, without waiting for the acknowledgement. The caller must then
+// call awaitSent or awaitAck. If send returns an error, the message was not sent.
 func (c *client) send(stream string, msg *nats.Msg) (sentMessage, error) {
 	if c.diskFull.Load() {
 		return sentMessage{}, unavailableError("append to the log", errDiskFull)
@@ -128,9 +129,9 @@ func (c *client) send(stream string, msg *nats.Msg) (sentMessage, error) {
 	return sentMessage{conditionalAppend{stream: stream, msg: msg, last: 0, maybeStored: true}, ack}, nil
 }
 
-// awaitSent waits until the stream has the message. If the server refuses it or does not answer, awaitSent repeats the
-// append as publishAfter does, up to createTimeout and also if ctx ends. It returns the error of Create (createError).
-// It must be called at most once for each message.
+// awaitSent waits until the stream has the message. If the server refuses the message or does not answer, awaitSent
+// repeats the append like publishAfter, for up to createTimeout, even if ctx ends. It returns the error that Create
+// would return (createError). Call it at most once per message.
 func (c *client) awaitSent(ctx context.Context, sent sentMessage) error {
 	deadline := time.Now().Add(createTimeout)
 	_, err := c.awaitAck(ctx, sent)
@@ -141,12 +142,12 @@ func (c *client) awaitSent(ctx context.Context, sent sentMessage) error {
 	return c.createError(err)
 }
 
-// awaitAck waits for the acknowledgement of a message, up to attemptTimeout, and returns the message's pos. After an
-// error, the message may be stored or not. It must be called at most once for each message, because it consumes the
+// awaitAck waits for a message's acknowledgement, for up to attemptTimeout, and returns the message's position. After
+// an error, the message may or may not be stored. Call it at most once per message, because it consumes the
 // acknowledgement.
 func (c *client) awaitAck(ctx context.Context, sent sentMessage) (uint64, error) {
 	select {
-	case ack := <-sent.ack.Ok(): // nearly always: no timer is needed
+	case ack := <-sent.ack.Ok(): // the usual case, which needs no timer
 		return ack.Sequence, nil
 	default:
 	}
@@ -164,10 +165,11 @@ func (c *client) awaitAck(ctx context.Context, sent sentMessage) (uint64, error)
 	}
 }
 
-// resolveConflict finds out why the server refused an append because the last message of the subject is not at a.last.
-// If a.msg itself is last, because an earlier attempt stored it (only if a.maybeStored), it returns the pos of a.msg.
-// If another message is last, it returns event.ErrFenced; if the subject is empty and a.last is not 0, event.ErrGone.
-// It returns errUndecided if the leader does not answer, or its answer contradicts the refusal: the caller tries again.
+// resolveConflict finds out why the server refused an append because the subject's last message is not at a.last. If
+// a.msg itself is last, because an earlier attempt stored it (a.maybeStored), it returns the position of a.msg. If
+// another message is last, it returns event.ErrFenced. If the subject is empty but a.last is not 0, it returns
+// event.ErrGone. If the leader does not answer, or its answer contradicts the refusal, it returns errUndecided, and the
+// caller tries again.
 func (c *client) resolveConflict(ctx context.Context, a conditionalAppend) (uint64, error) {
 	found, err := c.readLastFromLeader(ctx, a.stream, a.msg.Subject)
 	switch {
@@ -178,7 +180,7 @@ func (c *client) resolveConflict(ctx context.Context, a conditionalAppend) (uint
 	case found == nil && a.last == 0, found != nil && found.pos <= a.last:
 		return 0, errUndecided
 	case found == nil:
-		return 0, event.ErrGone // neither the expected message nor those before it are kept
+		return 0, event.ErrGone // neither the expected message nor any earlier one is kept
 	}
 	hasSameWriter := found.header.Get(writerHeader) == a.msg.Header.Get(writerHeader)
 	if a.maybeStored && hasSameWriter && bytes.Equal(found.data, a.msg.Data) {
@@ -187,10 +189,9 @@ func (c *client) resolveConflict(ctx context.Context, a conditionalAppend) (uint
 	return 0, event.ErrFenced
 }
 
-// publishUnordered appends msg without an expectation about the last message of its subject. It repeats the append
-// until the server acknowledges it, so the stream may get msg twice, but no longer than appendTimeout. attempted is the
-// beginning of the error's text. isSuccess reports the errors of the server that count as success; nil means that none
-// does.
+// publishUnordered appends msg without a condition. It repeats the append until the server acknowledges it, so the
+// stream may receive msg twice. It gives up after appendTimeout. attempted is the beginning of the error's text.
+// isSuccess reports whether an error from the server counts as success; if isSuccess is nil, no error does.
 func (c *client) publishUnordered(ctx context.Context, attempted string, msg *nats.Msg, isSuccess func(error) bool) error {
 	if c.diskFull.Load() {
 		return unavailableError(attempted, errDiskFull)
@@ -215,9 +216,9 @@ func (c *client) publishUnordered(ctx context.Context, attempted string, msg *na
 	}
 }
 
-// publishRemoval makes one attempt to append msg, which replaces its subject's last message by a smaller one, and
-// returns the pos of msg. It returns event.ErrFenced if the last message is not at last. Unlike publishAfter, it does
-// not check diskFull: while a log recovers from a full disk, there is space for removals.
+// publishRemoval makes one attempt to append msg, which replaces the last message of its subject with a smaller one. It
+// returns the position of msg, or event.ErrFenced if the last message is not at last. Unlike publishAfter, it works
+// while diskFull is set, because the space that is left on a full disk is meant for removals.
 func (c *client) publishRemoval(ctx context.Context, _ string, msg *nats.Msg, last uint64) (uint64, error) {
 	msg.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
 	ack, err := c.publishOnce(ctx, msg)
@@ -230,9 +231,9 @@ func (c *client) publishRemoval(ctx context.Context, _ string, msg *nats.Msg, la
 	return ack.Sequence, nil
 }
 
-// publishOnce makes one attempt to append msg, of up to attemptTimeout. It returns a *js.APIError if the server refused
-// msg; after other errors msg may be stored. It is a plain request, because PublishMsg of the client library repeats
-// attempts.
+// publishOnce makes one attempt to append msg, which takes at most attemptTimeout. It returns a *js.APIError if the
+// server refused msg. After any other error, msg may have been stored. It uses a plain request, because the client
+// library's PublishMsg repeats attempts.
 func (c *client) publishOnce(ctx context.Context, msg *nats.Msg) (*js.PubAck, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -257,7 +258,7 @@ func (c *client) publishOnce(ctx context.Context, msg *nats.Msg) (*js.PubAck, er
 }
 
 // isWrongLastSequence reports whether the server refused an append because the last message of its subject was not at
-// the expected pos.
+// the expected position.
 func isWrongLastSequence(err error) bool {
 	var api *js.APIError
 	if !errors.As(err, &api) {
@@ -267,15 +268,15 @@ func isWrongLastSequence(err error) bool {
 		api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant
 }
 
-// isDuplicate reports whether the stream of jobs refused a message because its subject already has one. The code is
-// that of other failures too, so only the text of the error shows the difference.
+// isDuplicate reports whether the stream of jobs refused a message because its subject already has one. Other failures
+// have the same error code, so isDuplicate also checks the text of the error.
 func isDuplicate(err error) bool {
 	var api *js.APIError
 	return errors.As(err, &api) && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "per subject")
 }
 
-// isFull reports whether a message was refused because its stream, account or server has reached a limit of storage. It
-// is accepted after messages were deleted.
+// isFull reports whether the server refused a message because its stream, account or server has reached a storage
+// limit. Such a message is accepted once other messages were deleted.
 func isFull(err error) bool {
 	var api *js.APIError
 	if !errors.As(err, &api) {
@@ -285,7 +286,8 @@ func isFull(err error) bool {
 	return isStreamFull || isAccountFull(err)
 }
 
-// isAccountFull reports whether a message was refused because an account or its server has reached a limit of storage.
+// isAccountFull reports whether the server refused a message because the account or the server has reached its storage
+// limit.
 func isAccountFull(err error) bool {
 	var api *js.APIError
 	if !errors.As(err, &api) {
@@ -294,9 +296,9 @@ func isAccountFull(err error) bool {
 	return api.ErrorCode == accountFullCode || api.ErrorCode == serverFullCode || api.ErrorCode == storageFullCode
 }
 
-// isPermanent reports whether the server would refuse a message again. A message that is refused with 408 or 429 may be
-// accepted later: 429 means that too many messages wait to be stored (nats-server 2.15, JSStreamTooManyRequests). So
-// may a message for a full stream (isFull).
+// isPermanent reports whether the server would refuse a message again. A message refused with code 408 or 429 may be
+// accepted later: 429 means that too many messages are waiting to be stored (nats-server 2.15,
+// JSStreamTooManyRequests). A message for a full stream (isFull) may also be accepted later.
 func isPermanent(err error) bool {
 	if errors.Is(err, nats.ErrMaxPayload) || isDuplicate(err) {
 		return true
@@ -308,8 +310,8 @@ func isPermanent(err error) bool {
 	return api.Code/100 == 4 && !isFull(err)
 }
 
-// createError returns the error of Log.Create for an error of publishAfter: ErrExists if the subject was not empty. It
-// logs what to change if the log is full.
+// createError converts an error of publishAfter to the error that Log.Create returns: ErrExists if the subject was not
+// empty. If the log is full, it also logs what the operator can change.
 func (c *client) createError(err error) error {
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):

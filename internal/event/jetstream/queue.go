@@ -10,34 +10,34 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 )
 
-// pullTimeout limits how long the server keeps one pull request. A restart of the server loses
-// the request, so a long one would go unanswered.
+// pullTimeout limits how long the server keeps one pull request. It is short, because a server that restarts loses the
+// request and never answers it.
 const pullTimeout = time.Second
 
 var (
-	// errNoJob means that no job arrived during a pull request.
+	// errNoJob says that no job arrived during a pull request.
 	errNoJob = errors.New("no job is waiting")
-	// errNoConsumer means that the server does not have the consumer of jobs.
+	// errNoConsumer says that the server does not have the consumer of jobs.
 	errNoConsumer = errors.New("no consumer answers")
 )
 
-// pullRequest is the body of a pull request: it asks for one message, and expires after pullTimeout.
+// pullRequest is the body of a pull request. It asks for one message and expires after pullTimeout.
 var pullRequest = fmt.Appendf(nil, `{"batch":1,"expires":%d}`, pullTimeout)
 
-// maxPullInboxes bounds the inboxes that are kept for later pull requests (client.pullInboxes).
+// maxPullInboxes is the largest number of inboxes in client.pullInboxes, which are kept for later pull requests.
 const maxPullInboxes = 16
 
-// delivery is a job's message that the server delivered to this instance. The server delivers it to no other instance
-// during a lease (the consumer's AckWait), unless this instance returns it earlier.
+// delivery is a job's message that the server delivered to this instance. For the length of a lease (the consumer's
+// AckWait), the server delivers it to no other instance, unless this instance returns it earlier.
 type delivery struct {
 	client  *client
-	subject string // jobPrefix or wakePrefix, and the run's id
+	subject string // jobPrefix or wakePrefix, followed by the run's id
 	reply   string // the subject for acknowledgements
 }
 
 // pullDelivery waits up to pullTimeout for a job's message. It returns errNoJob if no message came, the server did not
-// answer or ctx ended, and errNoConsumer if the consumer does not exist. A message that arrives when ctx has ended goes
-// back to the queue. The client library's Fetch would drop it, and the job would wait until its lease ends.
+// answer, or ctx ended. It returns errNoConsumer if the consumer does not exist. A message that arrives after ctx has
+// ended goes back to the queue. The client library's Fetch would drop it, and the job would wait until its lease ends.
 func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 	inbox, err := c.openPullInbox()
 	if err == nil {
@@ -77,13 +77,13 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 	return nil, errNoJob
 }
 
-// pullInbox receives the answer of a pull request. Only one request at a time uses it.
+// pullInbox receives the answer to a pull request. Only one request uses it at a time.
 type pullInbox struct {
 	sub     *nats.Subscription
 	answers chan *nats.Msg
 }
 
-// openPullInbox returns an inbox that no request uses: one that an earlier request used, or a new one.
+// openPullInbox returns an inbox that no request is using: one from an earlier request, or a new one.
 func (c *client) openPullInbox() (pullInbox, error) {
 	select {
 	case inbox := <-c.pullInboxes:
@@ -96,8 +96,8 @@ func (c *client) openPullInbox() (pullInbox, error) {
 	return inbox, err
 }
 
-// newDelivery returns the delivery in the answer of a pull request. It returns errNoJob or errNoConsumer if the answer
-// is that status in place of a message.
+// newDelivery returns the delivery in the answer to a pull request. It returns errNoJob or errNoConsumer if the answer
+// is such a status instead of a message.
 func (c *client) newDelivery(msg *nats.Msg) (*delivery, error) {
 	status := msg.Header.Get("Status")
 	switch {
@@ -111,16 +111,16 @@ func (c *client) newDelivery(msg *nats.Msg) (*delivery, error) {
 	return &delivery{client: c, subject: msg.Subject, reply: msg.Reply}, nil
 }
 
-// extendLease makes the lease of the message start again now. It does not wait for the server.
+// extendLease restarts the lease of the message. It does not wait for the server.
 func (d *delivery) extendLease() error { return d.client.write.Publish(d.reply, []byte("+WPI")) }
 
-// returnAfter returns the message to the queue: the server delivers it again after a delay, to any instance. It does
-// not wait for the server.
+// returnAfter returns the message to the queue. The server delivers it again after delay, to any instance. returnAfter
+// does not wait for the server.
 func (d *delivery) returnAfter(delay time.Duration) error {
 	return d.client.write.Publish(d.reply, nakPayload(delay))
 }
 
-// nakPayload returns the negative acknowledgement that makes the server deliver a message again after a delay.
+// nakPayload returns the negative acknowledgement that makes the server deliver a message again after delay.
 func nakPayload(delay time.Duration) []byte {
 	if delay <= 0 {
 		return []byte("-NAK")
@@ -128,11 +128,11 @@ func nakPayload(delay time.Duration) []byte {
 	return fmt.Appendf(nil, `-NAK {"delay":%d}`, delay.Nanoseconds())
 }
 
-// acknowledge removes the message from the queue, and returns when it is removed.
+// acknowledge removes the message from the queue and waits until it is removed.
 func (d *delivery) acknowledge(ctx context.Context) error { return d.requestReply(ctx, []byte("+ACK")) }
 
 // acknowledgeEnded removes the message of a run that has ended from the queue. With an embedded server it does not wait
-// until the message is removed. If the process ends before that, the next process gets the message, finds that the run
+// until the message is removed. If this process ends first, the next process receives the message, sees that the run
 // has ended, and removes it.
 func (d *delivery) acknowledgeEnded(ctx context.Context) error {
 	if d.client.embedded == nil {
@@ -144,8 +144,8 @@ func (d *delivery) acknowledgeEnded(ctx context.Context) error {
 	return nil
 }
 
-// requestReply sends payload as the acknowledgement of the message, and waits until the server confirms it, up to
-// attemptTimeout.
+// requestReply sends payload as the acknowledgement of the message, and waits up to attemptTimeout for the server to
+// confirm it.
 func (d *delivery) requestReply(ctx context.Context, payload []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -155,14 +155,14 @@ func (d *delivery) requestReply(ctx context.Context, payload []byte) error {
 	return nil
 }
 
-// enqueueJob adds a message without data to the queue of jobs, unless the queue has one with that subject already.
+// enqueueJob adds an empty message to the queue of jobs, unless the queue already has a message with that subject.
 func (c *client) enqueueJob(ctx context.Context, subject string) error {
 	return c.publishUnordered(ctx, "enqueue a run", nats.NewMsg(subject), isDuplicate)
 }
 
-// removeJobMessage removes the message with a subject from the queue of jobs, if there is one. It deletes the message
-// by its sequence number. To purge the subject would delay other jobs: on any purge, the server forgets the pending
-// redeliveries of all subjects (nats-server 2.15, consumer.purge).
+// removeJobMessage removes the message with that subject from the queue of jobs, if one exists. It deletes the message
+// by its sequence number. Purging the subject would delay other jobs, because on any purge the server forgets the
+// pending redeliveries of all subjects (nats-server 2.15, consumer.purge).
 func (c *client) removeJobMessage(ctx context.Context, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

@@ -17,13 +17,13 @@ const readerQueryTimeout = time.Second
 type pageSource int
 
 const (
-	fromTail       pageSource = iota // the page is from the tail, and complete
-	fromHistory                      // the events are older than the tail, so they must be read from the stream
-	afterSubscribe                   // the run needs its live subscription first; then After starts again
+	fromTail       pageSource = iota // the page is complete and comes from the tail
+	fromHistory                      // the events are older than the tail and must be read from the stream
+	afterSubscribe                   // the run needs its live subscription first; After then starts again
 )
 
-// After implements event.Log. New events come from the run's writer, if this instance is the writer, or else from the
-// one live subscription of the run that all readers share. Older events are read from the stream.
+// After implements event.Log. New events come from the run's writer if this instance is the writer, and otherwise from
+// the live subscription that all readers of the run share. Older events are read from the stream.
 func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, error) {
 	for {
 		r, err := l.getRun(id)
@@ -49,7 +49,8 @@ func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, erro
 	}
 }
 
-// Settled implements event.Log.
+// Settled implements event.Log. It returns the channel only once new events of the run reach this instance, so that the
+// end of the run cannot be missed.
 func (l *Log) Settled(ctx context.Context, id string) (<-chan struct{}, error) {
 	for {
 		r, err := l.getRun(id)
@@ -68,8 +69,8 @@ func (l *Log) Settled(ctx context.Context, id string) (<-chan struct{}, error) {
 	}
 }
 
-// settledChannel returns the channel that Settled returns, closed if the run has settled. It returns nil, without an
-// error, if the run needs its live subscription first.
+// settledChannel returns the channel for Settled, which is closed if the run has settled. It returns nil and no error
+// if the run needs its live subscription first.
 func (r *run) settledChannel() (<-chan struct{}, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,8 +92,8 @@ func (r *run) settledChannel() (<-chan struct{}, error) {
 	return settled, nil
 }
 
-// refreshForReader brings the cache up to date for a reader at seq. If the log does not answer, it returns nil if the
-// reader can wait for live events with the cache as it is.
+// refreshForReader brings the cache up to date for a reader at position seq. If the log does not answer, it returns nil
+// anyway if the reader can wait for live events with the cache as it is.
 func (r *run) refreshForReader(ctx context.Context, seq int64) error {
 	r.mu.Lock()
 	current := r.isCurrentLocked() && seq <= r.last.Seq
@@ -106,8 +107,8 @@ func (r *run) refreshForReader(ctx context.Context, seq int64) error {
 	return r.confirmEnd(ctx, seq)
 }
 
-// canWaitAt reports whether a reader at seq can wait for live events with the cache as it is, while the log does not
-// answer.
+// canWaitAt reports whether a reader at position seq can wait for live events with the cache as it is, although the log
+// does not answer.
 func (r *run) canWaitAt(seq int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,15 +116,15 @@ func (r *run) canWaitAt(seq int64) bool {
 	return wasRead && r.receivesEventsLocked() && seq <= r.last.Seq
 }
 
-// receivesEventsLocked reports whether new events of the run reach this instance without a read: this instance is the
-// writer, has a live subscription, or is the only instance of the log.
+// receivesEventsLocked reports whether new events of the run reach this instance without a read. They do if this
+// instance is the writer, has a live subscription, or is the log's only instance. The caller holds r.mu.
 func (r *run) receivesEventsLocked() bool {
 	return r.writer != nil || r.eventSub != nil || r.log.alone
 }
 
-// confirmEnd makes sure that the cache has all events up to seq that the run has. If seq is beyond the cache, another
-// instance may have sent the reader events that the replica read here does not have yet. So confirmEnd asks the leader
-// of the stream for the run's last message, and refreshes the cache until it has that message.
+// confirmEnd makes sure that the cache has all events up to seq that exist. If seq is beyond the cache, another
+// instance may have sent the reader events that the replica which answered this instance does not have yet. So
+// confirmEnd asks the stream's leader for the run's last message, and refreshes the cache until it has that message.
 func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 	r.mu.Lock()
 	known := seq <= r.last.Seq || r.isGoneLocked()
@@ -144,14 +145,14 @@ func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 	return r.refreshWithRetry(ctx, func() bool { return false })
 }
 
-// tailPage returns the page for a reader at seq, if the tail has its events or the reader is at the end of the run.
-// Otherwise the page is empty, and the source says what After must do. It returns event.ErrGone, or
-// event.ErrInvalidPosition if seq is negative or beyond the last event.
+// tailPage returns the page for a reader at position seq, if the tail has the reader's next events or the reader is at
+// the end of the run. Otherwise the page is empty, and source says what After must do. It returns event.ErrGone if the
+// run is gone, and event.ErrInvalidPosition if seq is negative or beyond the last event.
 func (r *run) tailPage(seq int64) (_ event.Page, source pageSource, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lastUsed = time.Now()
-	first := r.last.Seq + 1 // the number of the first event in the tail, or of the next event if the tail is empty
+	first := r.last.Seq + 1 // number of the tail's first event, or of the next event if the tail is empty
 	if len(r.tail) > 0 {
 		first = r.tail[0].Seq
 	}
@@ -181,9 +182,9 @@ func (r *run) tailPage(seq int64) (_ event.Page, source pageSource, _ error) {
 	return page, fromTail, nil
 }
 
-// subscribeEvents makes the run's live subscription, unless there is one or the run was evicted, and returns when the
-// server has processed it. It marks the run as stale, because events may have been stored before the subscription was
-// active.
+// subscribeEvents creates the run's live subscription, if it has none, and waits until the server has processed it. It
+// marks the run as stale, because events may have been stored before the subscription became active. It does nothing if
+// the run was evicted.
 func (r *run) subscribeEvents(ctx context.Context) error {
 	log := r.log
 	r.mu.Lock()
@@ -204,7 +205,7 @@ func (r *run) subscribeEvents(ctx context.Context) error {
 	return log.flushSubscriptions(ctx)
 }
 
-// flushSubscriptions returns when the server has processed all subscriptions that were made before the call.
+// flushSubscriptions waits until the server has processed all subscriptions that were made before the call.
 func (l *Log) flushSubscriptions(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -214,7 +215,8 @@ func (l *Log) flushSubscriptions(ctx context.Context) error {
 	return nil
 }
 
-// HasRemoteReader implements event.Log.
+// HasRemoteReader implements event.Log. It asks all other instances, and only those with a reader answer. An embedded
+// log has no other instances, so the result is false.
 func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 	if l.embedded != nil {
 		return false
@@ -242,7 +244,7 @@ func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 	return false
 }
 
-// answerReaderQueries subscribes to the requests that HasRemoteReader of other instances sends. They are answered until
+// answerReaderQueries subscribes to the requests that other instances send in HasRemoteReader, and answers them until
 // Close.
 func (l *Log) answerReaderQueries() error {
 	_, err := l.read.Subscribe(readerSubject, func(m *nats.Msg) {
@@ -260,8 +262,8 @@ func (l *Log) answerReaderQueries() error {
 	return nil
 }
 
-// hasReader reports whether a reader of the run waits in this instance, or did so less than 2 pollInterval ago. A
-// reader that waits is woken every pollInterval and asks again, which sets lastUsed.
+// hasReader reports whether a reader of the run is waiting in this instance, or was less than 2 pollIntervals ago. A
+// waiting reader is woken every pollInterval and asks again, which sets lastUsed.
 func (r *run) hasReader() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"answerd/internal/values"
 )
 
-// record is the content of a message in the index: the properties of a run without its events, or a tombstone.
+// record is the content of a run's message in the index: the run's properties without its events, or a tombstone.
 type record struct {
 	ThreadID   string    `json:"thread"`
 	TraceID    string    `json:"trace"`
@@ -25,7 +25,7 @@ type record struct {
 	Created    time.Time `json:"created"`
 	Background bool      `json:"background,omitempty"`
 	Request    []byte    `json:"request,omitempty"`
-	Key        string    `json:"key,omitempty"`  // the subject of the idempotency key's record, "" without a key
+	Key        string    `json:"key,omitempty"`  // subject of the idempotency key's record; "" without a key
 	Gone       bool      `json:"gone,omitempty"` // the record is a tombstone
 	Agent      string    `json:"agent,omitempty"`
 	ParentID   string    `json:"parent,omitempty"`
@@ -53,7 +53,8 @@ func newRecord(run event.Run) record {
 	return rec
 }
 
-// toRun returns the run with the id and the properties in rec. It has no newest event and no idempotency key.
+// toRun returns the run with the given id and the properties in rec. Its newest event and its idempotency key are not
+// set.
 func (rec *record) toRun(id string) event.Run {
 	return event.Run{
 		ID:         id,
@@ -69,7 +70,7 @@ func (rec *record) toRun(id string) event.Run {
 	}
 }
 
-// readRecord reads the record of a run, which may be a tombstone. It returns event.ErrNotFound if there is none.
+// readRecord reads a run's record, which may be a tombstone. It returns event.ErrNotFound if the run has no record.
 func (c *client) readRecord(ctx context.Context, id string) (*record, error) {
 	m, err := c.readLast(ctx, indexName, recordPrefix+id)
 	if err != nil {
@@ -81,7 +82,7 @@ func (c *client) readRecord(ctx context.Context, id string) (*record, error) {
 	return decodeRecord(m)
 }
 
-// decodeRecord decodes the message of a record in the index.
+// decodeRecord decodes a record from its message in the index.
 func decodeRecord(msg *message) (*record, error) {
 	var rec record
 	if err := json.Unmarshal(msg.data, &rec); err != nil {
@@ -90,17 +91,17 @@ func decodeRecord(msg *message) (*record, error) {
 	return &rec, nil
 }
 
-// keyRecord is the content of an idempotency key's message in the index: to which run the key refers.
+// keyRecord is the content of an idempotency key's message in the index. It says which run the key refers to.
 type keyRecord struct {
 	Run         string   `json:"run"`         // the run's id
-	Fingerprint [32]byte `json:"fingerprint"` // event.Run.Fingerprint
+	Fingerprint [32]byte `json:"fingerprint"` // the Fingerprint of event.Run
 }
 
-// removalTTL is how long the empty message that removes a value is kept.
+// removalTTL is how long the server keeps the empty message that removes a value.
 const removalTTL = time.Minute
 
-// Value implements values.Store. The revision is the pos of the key's message. Value asks the leader, since a replica
-// of the stream may have an older value, such as a refresh token that was used already.
+// Value implements values.Store. The revision is the stream position of the key's message. Value asks the leader,
+// because a replica of the stream may still have an older value, such as a refresh token that was already used.
 func (c *client) Value(ctx context.Context, key values.Key) (value []byte, revision uint64, _ error) {
 	m, err := c.readLastFromLeader(ctx, valuesName, valuePrefix+key.String())
 	if err != nil || m == nil {
@@ -109,8 +110,8 @@ func (c *client) Value(ctx context.Context, key values.Key) (value []byte, revis
 	return m.data, m.pos, nil
 }
 
-// SetValue implements values.Store. The server compares the revision and removes the value after ttl, so the clocks of
-// instances do not matter. An empty value is stored as an empty message, which the server removes after removalTTL.
+// SetValue implements values.Store. The server compares the revision, and it removes the value after ttl, so the clocks
+// of instances do not matter. An empty value is stored as an empty message, which the server removes after removalTTL.
 func (c *client) SetValue(ctx context.Context, key values.Key, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
 	if len(value) > values.MaxSize {
 		return 0, values.ErrTooLarge
@@ -120,8 +121,8 @@ func (c *client) SetValue(ctx context.Context, key values.Key, value []byte, rev
 	}
 	m := nats.NewMsg(valuePrefix + key.String())
 	m.Data = value
-	// A random header for each call: resolveConflict must not take an equal value of another
-	// goroutine for a message that this call has sent.
+	// Use a random header for each call. Otherwise resolveConflict could mistake an equal value from another goroutine
+	// for a message that this call has sent.
 	m.Header.Set(writerHeader, c.instanceID+" "+rand.Text())
 	m.Header.Set(js.MsgTTLHeader, strconv.FormatInt(max(1, int64(ttl/time.Second)), 10)+"s")
 	pos, err := c.publishAfter(ctx, valuesName, m, revision, createTimeout)

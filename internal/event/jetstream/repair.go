@@ -13,12 +13,13 @@ import (
 // repairTimeout bounds repairRuns.
 const repairTimeout = time.Minute
 
-// repairRuns makes an embedded log consistent after a loss of messages, before the log accepts new runs. A power
-// failure may lose the end of each file, and a damaged block loses its messages. So a run may lack its terminal event
-// and its job, and no process would ever execute it.
+// repairRuns makes an embedded log consistent after messages were lost, before the log accepts new runs. A power
+// failure may lose the end of each file, and a damaged block loses its messages. A run that has lost its terminal event
+// and its job would never be executed again.
 //
-// repairRuns deletes a run without events, unless its job has a request, from which it can start. A run that has
-// events, but neither a terminal event nor a job, gets a job without a request, whose executor ends the run.
+// repairRuns deletes a run without events, unless its job has a request from which the run can start. If a run has
+// events, but neither a terminal event nor a job, repairRuns gives it a job without a request. The executor of that job
+// ends the run.
 func (l *Log) repairRuns(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, repairTimeout)
 	defer cancel()
@@ -66,13 +67,13 @@ func (l *Log) repairRuns(ctx context.Context) error {
 type repairOutcome int
 
 const (
-	runIntact   repairOutcome = iota // nothing
-	runDeleted                       // deleted a run without events
-	runReleased                      // gave a run without a terminal event a job
+	runIntact   repairOutcome = iota // it changed nothing
+	runDeleted                       // it deleted a run without events
+	runReleased                      // it gave a job to a run without a terminal event
 )
 
-// repairRun repairs the run of an entry in the index. lastEvents has the run's last message by its subject, and hasJob
-// says whether the run has a job.
+// repairRun repairs the run of an index entry. lastEvents holds the last messages of runs by subject, and hasJob says
+// whether the run has a job.
 func (l *Log) repairRun(ctx context.Context, entry message, lastEvents map[string]message, hasJob bool) (repairOutcome, error) {
 	id := lastToken(entry.subject)
 	last, hasEvents := lastEvents[runSubject(id, eventToken)]
@@ -92,7 +93,7 @@ func (l *Log) repairRun(ctx context.Context, entry message, lastEvents map[strin
 	return runReleased, l.releaseWithoutRequest(ctx, id)
 }
 
-// isLost reports whether a run has no events and cannot start, because it has no job or its job has no request.
+// isLost reports whether a run has no events and cannot start either, because it has no job or its job has no request.
 func (l *Log) isLost(ctx context.Context, id string, hasEvents, hasJob bool) (bool, error) {
 	if hasEvents || !hasJob {
 		return !hasEvents, nil
@@ -101,7 +102,7 @@ func (l *Log) isLost(ctx context.Context, id string, hasEvents, hasJob bool) (bo
 	return request == nil, err
 }
 
-// releaseWithoutRequest gives a run a job without a request, and removes the run's stored request if there is one.
+// releaseWithoutRequest gives a run a job without a request, and removes the run's stored request if it has one.
 func (l *Log) releaseWithoutRequest(ctx context.Context, id string) error {
 	if err := purgeSubject(ctx, l.runsStream, runSubject(id, requestToken)); err != nil {
 		return err
@@ -112,8 +113,8 @@ func (l *Log) releaseWithoutRequest(ctx context.Context, id string) error {
 	return nil
 }
 
-// readLastEvents returns the last message of the run of each index entry, by the message's subject. Runs without a
-// message are missing from the map. It must not be called with more than maxBatch entries.
+// readLastEvents returns the last message of each entry's run, keyed by the message's subject. Runs without a message
+// are missing from the map. It must not be called with more than maxBatch entries.
 func (l *Log) readLastEvents(ctx context.Context, entries []message) (map[string]message, error) {
 	if len(entries) == 0 {
 		return nil, nil

@@ -13,20 +13,20 @@ import (
 	"answerd/internal/event/jetstream/share"
 )
 
-// abandonedAfter is how long a run that has not ended is kept after its last event. A run may wait that long for a
-// person.
+// abandonedAfter is how long a run that has not ended is kept after its last event. It is a week, because a run may
+// wait that long for a person.
 const abandonedAfter = 7 * 24 * time.Hour
 
 // expireLoop deletes runs whose retention has passed, about every tenth of the retention (between 1 s and 1 min). When
-// space is short, it also deletes runs that have ended, and threads. It runs until Close. Every instance that shares
-// the streams does so; deleting a run twice is harmless.
+// space is short, it also deletes runs that have ended, and threads. It returns after Close. Every instance that shares
+// the streams runs this loop. Deleting a run twice is harmless.
 func (l *Log) expireLoop() {
 	interval := min(max(l.retention/10, time.Second), time.Minute)
 	space := time.NewTicker(spaceInterval)
 	defer space.Stop()
 
-	var account shortage    // spans the rounds
-	var spaceFrom time.Time // before this time, short space is no reason for a round
+	var account shortage    // the same for all rounds
+	var spaceFrom time.Time // before this time, short space does not start a round
 	due := time.Now().Add(interval)
 	for l.awaitExpiry(space, due, spaceFrom) {
 		before := l.expired.Load()
@@ -42,13 +42,13 @@ func (l *Log) expireLoop() {
 		if !l.pause(l.ctx, time.Second) { // while the log is full, expireNow is always ready
 			return
 		}
-		due = time.Now().Add(interval + rand.N(interval/4)) // so that the instances do not work at the same time
+		due = time.Now().Add(interval + rand.N(interval/4)) // so that the instances do not all work at the same time
 	}
 }
 
-// awaitExpiry waits until expireLoop is to delete runs: at due, when the log is full (expireNow), or when space is
-// short, but for that reason not before spaceFrom. It keeps the sizes of runs up to date during the wait (watchSpace).
-// It reports false if the log is closed.
+// awaitExpiry waits until expireLoop must delete runs: at the time due, when the log is full (expireNow), or when space
+// is short. It ignores short space before spaceFrom. While it waits, it keeps the sizes of runs up to date
+// (watchSpace). It returns false if the log is closed.
 func (l *Log) awaitExpiry(space *time.Ticker, due, spaceFrom time.Time) bool {
 	for {
 		select {
@@ -73,24 +73,25 @@ func (l *Log) expireOnce() {
 	}
 }
 
-// shortage is a period in which the disk or the account of the log is full.
+// shortage describes a period in which the log's disk or account is full.
 type shortage struct {
 	last    time.Time // when deleteThreadsForSpace was last called
-	expired int64     // Log.expired at the beginning of the period
-	checks  int       // the calls of deleteThreadsForSpace since runs have expired, or since there are no runs
+	expired int64     // the value of Log.expired when the period began
+	checks  int       // calls of deleteThreadsForSpace in which runs had expired since the beginning, or no runs were left
 }
 
 const (
-	// shortageEnd is the time without a call of deleteThreadsForSpace after which a shortage has ended.
+	// shortageEnd is how long deleteThreadsForSpace must not have been called before a shortage is considered over.
 	shortageEnd = 10 * time.Second
-	// checksBeforeThreads is how many checks, once a second, must find that the space of deleted runs is not enough
-	// before threads are deleted. A disk gets that space only when the server has compacted its files.
+	// checksBeforeThreads is how many checks, one per second, must find that deleting runs has not freed enough space
+	// before threads are deleted. Deleting takes a while to free disk space, because the server must first compact its
+	// files.
 	checksBeforeThreads = 3
 )
 
-// deleteThreadsForSpace is called about once a second while the disk or the account is full. It deletes a third of the
-// threads, the least recently updated ones, if that stays so although runs have expired, or although there are no runs.
-// s is the current shortage, and before was Log.expired before the caller deleted runs.
+// deleteThreadsForSpace deletes the least recently updated third of the threads if the log stays full although runs
+// have expired, or although the log has no runs. It is called about once a second while the disk or the account is
+// full. s is the current shortage. before is the value of Log.expired before the caller deleted runs.
 func (l *Log) deleteThreadsForSpace(s *shortage, before int64) {
 	defer l.recoverPanic("delete threads of a full log")
 	now := time.Now()
@@ -122,8 +123,8 @@ func (l *Log) deleteThreadsForSpace(s *shortage, before int64) {
 	}
 }
 
-// compactTurns makes the server free the disk space of deleted turns, at the price of the oldest turn that is left. The
-// server never compacts the last file of a stream by itself, and the stream may have only one. It compacts that file
+// compactTurns makes the server free the disk space of deleted turns. This costs the oldest remaining turn: the server
+// never compacts the last file of a stream by itself, and the stream may have only one file. It compacts that file only
 // when the beginning of the stream is purged (nats-server 2.15, fileStore.compactLocked).
 func (l *Log) compactTurns(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -136,8 +137,8 @@ func (l *Log) compactTurns(ctx context.Context) error {
 }
 
 // expireRuns deletes the runs whose retention has passed, and old tombstones if the index is short of space. If space
-// is still short, it deletes runs that have ended: first those of owners above their share, then the oldest of any
-// owner.
+// is still short, it deletes runs that have ended: first those of owners above their share, and then the oldest runs of
+// all owners.
 func (l *Log) expireRuns(ctx context.Context) error {
 	if err := l.expireInOrder(ctx, false); err != nil {
 		return err
@@ -155,9 +156,9 @@ func (l *Log) expireRuns(ctx context.Context) error {
 	return l.expireInOrder(ctx, true)
 }
 
-// expireInOrder deletes the expired runs, in the order in which runs were created. It stops at the first run that is
-// younger than the retention. If spaceShort is set, it also deletes runs that have ended, of any age, until space is no
-// longer short.
+// expireInOrder deletes expired runs in the order in which they were created. It stops at the first run that is younger
+// than the retention. If spaceShort is true, it also deletes runs of any age that have ended, until space is no longer
+// short.
 func (l *Log) expireInOrder(ctx context.Context, spaceShort bool) error {
 	for from := uint64(0); ; {
 		entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
@@ -183,37 +184,38 @@ func (l *Log) expireInOrder(ctx context.Context, spaceShort bool) error {
 
 // How a full log makes space
 //
-// From 80 % of its limit on, a log deletes runs that have ended, until 75 % are used: those of the owners
-// above an equal share, which is the space up to 80 % divided by the number of owners that have runs. If none of
-// those owners has a run that ended, it deletes the runs that were created first, of any owner. It does this only
-// from 90 % on if a run of those owners ended less than readGrace ago, or if the sizes of runs are unknown.
+// When more than 80 % of its limit are used, a log deletes runs that have ended, until 75 % are used. It deletes only
+// runs of owners above an equal share, which is the space up to 80 % divided by the number of owners that have runs. If
+// none of those owners has a run that has ended, it deletes the oldest runs of all owners. If a run of those owners
+// ended less than readGrace ago, or the sizes of runs are unknown, it deletes the oldest runs only above 90 %.
 
 const (
-	// spaceInterval separates two checks of the space, and nearInterval two checks while more than followAbove is used.
+	// spaceInterval is the time between two checks of the space. nearInterval replaces it while more than followAbove
+	// is used.
 	spaceInterval = time.Second
 	nearInterval  = 200 * time.Millisecond
-	// uselessPause is how long short space is no reason to delete again after a round that deleted no run.
+	// uselessPause is how long short space does not start another round after a round that deleted no run.
 	uselessPause = 2 * time.Second
-	// readGrace is how long after its end a run is not deleted because of its owner's share, so that its readers can
-	// read the last events.
+	// readGrace is how long a run that has ended is protected from deletion because of its owner's share, so that its
+	// readers can read the last events.
 	readGrace = 5 * time.Second
 
 	// Parts of the limit, in percent.
-	followAbove = 65 // above, the sizes of runs are kept up to date (share.Table)
-	forgetBelow = 50 // below, they are forgotten
-	shortAbove  = 80 // above, space is short, and runs are deleted
-	enoughBelow = 75 // below, a round of deleting ends
-	fullAbove   = 90 // above, evictByShare does not wait for readGrace or unknown sizes
+	followAbove = 65 // above: keep the sizes of runs up to date (share.Table)
+	forgetBelow = 50 // below: forget these sizes
+	shortAbove  = 80 // above: space is short, so delete runs
+	enoughBelow = 75 // below: stop deleting
+	fullAbove   = 90 // above: evictByShare waits neither for readGrace nor for the sizes of runs
 )
 
-// space is how many bytes a stream has stored, and its limit.
+// space is the number of bytes that a stream stores, and the stream's limit.
 type space struct{ used, limit int64 }
 
-// exceeds reports whether more than percent of the limit is used.
+// exceeds reports whether more than percent % of the limit is used.
 func (s space) exceeds(percent int64) bool { return s.used > s.limit/100*percent }
 
-// spaceOf returns the space of the stream of runs or of the index. The limit of the stream of runs is that of the
-// configuration, even if the stream has a larger one from an earlier version.
+// spaceOf returns the space of the stream of runs or of the index. For the stream of runs it uses the configured limit,
+// even if the stream has a larger one from an earlier version of answerd.
 func (l *Log) spaceOf(ctx context.Context, stream js.Stream) (space, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -228,9 +230,9 @@ func (l *Log) spaceOf(ctx context.Context, stream js.Stream) (space, error) {
 	return s, nil
 }
 
-// watchSpace keeps the sizes of runs (l.sizes) up to date while they may be needed soon, and reports whether the space
-// of runs or of the index is short. It sets the interval of tick to nearInterval or spaceInterval. It reports false if
-// the disk is full, because recoverDisk makes space then, and if the space cannot be read.
+// watchSpace keeps the sizes of runs (l.sizes) up to date if they may be needed soon. It reports whether the space of
+// runs or of the index is short, and sets the interval of tick to nearInterval or spaceInterval. It returns false if
+// the disk is full, because recoverDisk then makes space, and if the space cannot be read.
 func (l *Log) watchSpace(tick *time.Ticker) bool {
 	defer l.recoverPanic("watch the space of the log")
 	if l.diskFull.Load() {
@@ -238,7 +240,7 @@ func (l *Log) watchSpace(tick *time.Ticker) bool {
 	}
 	runs, err := l.spaceOf(l.ctx, l.runsStream)
 	switch {
-	case err != nil: // expireRuns will get the error, and expireOnce logs it
+	case err != nil: // expireRuns will get the same error, and expireOnce logs it
 	case runs.exceeds(followAbove):
 		tick.Reset(nearInterval)
 		_ = l.sizes.Follow(l.ctx, runs.used) // evictByShare logs the error
@@ -256,7 +258,7 @@ func (l *Log) watchSpace(tick *time.Ticker) bool {
 }
 
 // isSpaceShort reports whether the stream of runs or the index exceeds shortAbove. At its limit, the stream of runs
-// would drop events that are still needed, and the index would refuse new runs.
+// drops events that are still needed, and the index refuses new runs.
 func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 	for _, stream := range []js.Stream{l.runsStream, l.indexStream} {
 		if s, err := l.spaceOf(ctx, stream); err != nil || s.exceeds(shortAbove) {
@@ -266,9 +268,9 @@ func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// dropTombstones removes the oldest tombstones, until the index uses less than enoughBelow, if it exceeds shortAbove.
-// Otherwise the index of a log that deletes many runs would become full of tombstones, and refuse new runs. The owners
-// of the runs then get event.ErrNotFound in place of event.ErrGone.
+// dropTombstones removes the oldest tombstones if the index exceeds shortAbove, until the index uses less than
+// enoughBelow. Otherwise a log that deletes many runs would fill its index with tombstones and refuse new runs. For
+// runs without a tombstone, owners get event.ErrNotFound instead of event.ErrGone.
 func (l *Log) dropTombstones(ctx context.Context) error {
 	for enough := int64(shortAbove); ; enough = enoughBelow {
 		index, err := l.spaceOf(ctx, l.indexStream)
@@ -296,8 +298,8 @@ func (l *Log) dropTombstones(ctx context.Context) error {
 	}
 }
 
-// evictByShare deletes runs of the owners above their share while space is short. It reports whether the caller must
-// also delete runs of the remaining owners: space is still short, and the log cannot wait until more runs of the owners
+// evictByShare deletes runs of owners above their share while space is short. mustDeleteAny is true if the caller must
+// also delete runs of other owners, because space is still short and the log cannot wait until more runs of owners
 // above their share may be deleted.
 func (l *Log) evictByShare(ctx context.Context) (mustDeleteAny bool, err error) {
 	runs, err := l.spaceOf(ctx, l.runsStream)
@@ -307,7 +309,7 @@ func (l *Log) evictByShare(ctx context.Context) (mustDeleteAny bool, err error) 
 	shortStream := l.runsStream
 	limit := runs.limit / 100 * shortAbove
 	full := runs.exceeds(fullAbove)
-	if !runs.exceeds(shortAbove) { // the index is short of space, so count runs (limit 0) instead of their bytes
+	if !runs.exceeds(shortAbove) { // the index is short of space, so compare numbers of runs (limit 0) instead of bytes
 		index, err := l.spaceOf(ctx, l.indexStream)
 		if err != nil {
 			return false, err
@@ -341,9 +343,9 @@ func (l *Log) evictByShare(ctx context.Context) (mustDeleteAny bool, err error) 
 	return outcome == share.Nothing || cannotWait, nil
 }
 
-// endOf returns when a run ended, or the zero time if it has not ended, and the pos of its last message, 0 if it has
-// none. It asks the leader of the stream. owner is the owner's token. It returns event.ErrGone if the log does not have
-// the run.
+// endOf returns when a run ended, and the position of its last message. ended is zero if the run has not ended, and pos
+// is 0 if the run has no messages. owner is the owner's token. endOf asks the stream's leader. It returns event.ErrGone
+// if the log does not have the run.
 func (l *Log) endOf(ctx context.Context, id, owner string) (ended time.Time, pos uint64, err error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(id, eventToken))
 	if err != nil {
@@ -363,8 +365,8 @@ func (l *Log) endOf(ctx context.Context, id, owner string) (ended time.Time, pos
 	return last.time, last.pos, nil
 }
 
-// readOwners returns the first entries of the index at pos from or later, in order, and whether there are more. It is
-// share.Source.Entries.
+// readOwners returns the index entries at position from or later, in order. The result may be incomplete; more is then
+// true. It implements share.Source.Entries.
 func (l *Log) readOwners(ctx context.Context, from uint64) (owners []share.Entry, more bool, err error) {
 	entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
 	for _, m := range entries {
@@ -374,8 +376,8 @@ func (l *Log) readOwners(ctx context.Context, from uint64) (owners []share.Entry
 	return owners, more, err
 }
 
-// expireEntries deletes the expired runs among some index entries and, while space is short,
-// those that have ended. It reports whether space is still short. Without spaceShort it does not examine the space.
+// expireEntries deletes the expired runs among the runs of entries. While space is short, it also deletes those that
+// have ended. stillShort says whether space is still short. If spaceShort is false, it does not check the space.
 func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort bool) (stillShort bool, _ error) {
 	lastEvents, err := l.readLastEvents(ctx, entries)
 	if err != nil {
@@ -412,9 +414,9 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort b
 	return spaceShort, nil
 }
 
-// isExpired reports whether the run of an index entry is to be deleted. last is the run's last message. If it is nil,
-// the run was never started or the stream has dropped its events, and entry gives the run's age. If spaceShort is set,
-// any run that has ended is to be deleted.
+// isExpired reports whether the run of an index entry must be deleted. last is the run's last message. If last is nil,
+// the run was never started or the stream has dropped its events, so its age is taken from entry. If spaceShort is
+// true, every run that has ended must be deleted.
 func (l *Log) isExpired(ctx context.Context, entry message, last *message, spaceShort bool) (bool, error) {
 	if last == nil {
 		age := l.Now().Sub(entry.time)
@@ -435,8 +437,8 @@ func (l *Log) isExpired(ctx context.Context, entry message, last *message, space
 	return age >= abandonedAfter, nil
 }
 
-// confirmExpired decides like isExpired, with the run's last message from the stream's leader. Another server may lack
-// the newest messages, or all of them if it has just joined.
+// confirmExpired is isExpired with the run's last message from the stream's leader. Other servers may lack the newest
+// messages, or all messages if they have just joined.
 func (l *Log) confirmExpired(ctx context.Context, entry message, spaceShort bool) (bool, error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(lastToken(entry.subject), eventToken))
 	if err != nil {

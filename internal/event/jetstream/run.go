@@ -12,75 +12,75 @@ import (
 )
 
 const (
-	// maxTail is how many events trimTailLocked leaves in a run's tail, and maxTailBytes how many of their bytes. A
-	// tail may grow to twice as much before it is trimmed.
+	// maxTail is the largest number of events that trimTailLocked leaves in a run's tail, and maxTailBytes their
+	// largest total size. A tail may grow to twice these bounds before it is trimmed.
 	maxTail      = 256
 	maxTailBytes = 256 << 10
-	// maxPositions bounds run.positions.
+	// maxPositions is the largest number of entries in run.positions.
 	maxPositions = 64
-	// pollInterval is how long the cache of a run may be used after a read of the stream, although live messages
-	// arrive. If the run's last live message is lost, there is no later one that shows the gap.
+	// pollInterval is how long a run's cache may be used after a read of the stream, even if live messages arrive. If
+	// the run's last live message is lost, no later one reveals the gap.
 	pollInterval = 5 * time.Second
-	// evictAfter limits how long the cache of a run is kept without a request for it.
+	// evictAfter is how long a run stays cached without a request for it.
 	evictAfter = 3 * pollInterval
-	// DefaultMemory is the default of Options.Memory. Two thirds of it, for a log on disk, are DefaultMaxBytes.
+	// DefaultMemory is the default of Options.Memory. For a log on disk, two thirds of it are DefaultMaxBytes.
 	DefaultMemory = event.DefaultMaxBytes / 2 * 3
 	// failureShared is how long after a failed read all callers of the run get an error without another read.
 	failureShared = 500 * time.Millisecond
-	// readRetryFor limits how long a reader waits for a log that does not answer. A cluster
-	// needs a moment to elect a leader, and a connection to find another server.
+	// readRetryFor is how long a reader waits for a log that does not answer. A cluster needs a moment to elect a
+	// leader, and a connection needs a moment to find another server.
 	readRetryFor = 2 * time.Second
-	// lagInterval separates two reads of a replica that lags behind its leader, and maxLagReads
-	// bounds the reads of one refresh.
+	// lagInterval is the time between two reads of a replica that lags behind its leader. maxLagReads is how often one
+	// refresh repeats the read.
 	lagInterval = 20 * time.Millisecond
 	maxLagReads = 20
-	// startTimeout is how long a run may be without its first event. Starting a run takes at most 30 s. So after
-	// startTimeout its creator has died or got an error, and the run counts as gone.
+	// startTimeout is how long a run may stay without its first event. Starting a run takes at most 30 s. So after
+	// startTimeout, the run's creator has died or got an error, and the run counts as gone.
 	startTimeout = time.Minute
 )
 
-// errReadFailedRecently is the cause of an error during failureShared.
+// errReadFailedRecently is the cause of the errors returned during failureShared.
 var errReadFailedRecently = errors.New("a read failed a moment ago")
 
 // run caches one run: its record, its newest events (the tail), and the writer if this instance is the run's writer.
 //
-// Live messages and appends of the writer extend the tail, but only a message that directly follows the one at
-// head. Anything else (a gap, a message in parts, a reconnect) sets stale. The next caller then reads the
-// missing messages from the stream. So no event is lost or repeated, although live messages may get lost.
+// Live messages and the writer's appends extend the tail, but only if a message directly follows the one at head.
+// Anything else (a gap, a message in parts, a reconnect) sets stale, and the next caller reads the missing messages
+// from the stream. So no event is lost or repeated, although live messages can get lost.
 type run struct {
 	log *Log
 	id  string
 
-	refreshMu sync.Mutex // held while refreshCache reads from the stream; taken before mu
+	refreshMu sync.Mutex // held while refreshCache reads the stream; locked before mu
 
 	mu        sync.Mutex         // guards the fields below
-	record    *record            // nil until it is read
+	record    *record            // nil until it was read
 	writer    *writer            // nil unless this instance is the run's writer
-	eventSub  *nats.Subscription // live messages with events, nil if not subscribed
-	inputSub  *nats.Subscription // live messages with inputs, nil if not subscribed
+	eventSub  *nats.Subscription // live messages with events; nil if not subscribed
+	inputSub  *nats.Subscription // live messages with inputs; nil if not subscribed
 	loaded    bool               // tail, last and head were read at least once
 	stale     bool               // the stream may have newer messages
-	liveHead  uint64             // the highest pos of a live message; above head if the cache lacks the message
-	tail      []event.Event      // the newest events, without a gap; pages share parts of it
-	tailPos   []uint64           // for each event in tail, the pos of its message
-	tailBytes int                // the length of the JSON of all events in tail
-	last      event.Event        // the newest event; its Seq is 0 before there is one
-	head      uint64             // pos of the run's last message, control messages included
-	positions []position         // of some older events, for findPos
-	more      chan struct{}      // closed at the next event or to make readers ask again; nil if no reader waits
-	settled   chan struct{}      // closed when the run has settled or to make readers ask again; nil if none waits
-	moreInput chan struct{}      // closed at the next input or to make the executor ask again; nil if it does not wait
+	liveHead  uint64             // highest position of a live message; above head if the cache lacks that message
+	tail      []event.Event      // the newest events without gaps; pages share parts of it
+	tailPos   []uint64           // for each event in tail, the position of its message
+	tailBytes int                // total length of the JSON of the events in tail
+	last      event.Event        // the newest event; its Seq is 0 before the first event
+	head      uint64             // position of the run's last message; control messages count
+	positions []position         // positions of some older events, for findPos
+	more      chan struct{}      // closed at the next event, or to make readers ask again; nil if no reader waits
+	settled   chan struct{}      // closed when the run has settled, or to make callers ask again; nil if none waits
+	moreInput chan struct{}      // closed at the next input, or to make the executor ask again; nil if it does not wait
 
-	hasNoInputs bool      // the run was created here, and no input was added here since
-	lastUsed    time.Time // when a caller last asked for the run
+	hasNoInputs bool      // the run was created here, and no input was added here since then
+	lastUsed    time.Time // when a caller last used the run
 	lastRead    time.Time // when the stream was last read
 	lastFailed  time.Time // when reading the stream last failed
 	evicted     bool      // the run is no longer in Log.runs
-	cachedBytes int64     // the part of Log.cached for this run
+	cachedBytes int64     // this run's part of Log.cached
 }
 
-// getRun returns the cache of a run, to which it adds an empty one if there is none. It returns event.ErrNotFound for
-// an id that no run can have. The run need not exist.
+// getRun returns the cache entry of a run, and adds an empty one if the cache has none. The run need not exist in the
+// log. getRun returns event.ErrNotFound if id is not a valid id.
 func (l *Log) getRun(id string) (*run, error) {
 	if !event.ValidID(id) {
 		return nil, event.ErrNotFound
@@ -98,15 +98,15 @@ func (l *Log) getRun(id string) (*run, error) {
 	return r, nil
 }
 
-// cachedRun returns the cache of a run, or nil if this instance has none.
+// cachedRun returns the cache entry of a run, or nil if this instance has none.
 func (l *Log) cachedRun(id string) *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.runs[id]
 }
 
-// updateRun calls update with l.mu and r.mu locked. It also puts r back into the cache: r may have been evicted since
-// the caller got it.
+// updateRun calls update while it holds l.mu and r.mu. It also puts r back into the cache, because r may have been
+// evicted after the caller got it.
 func (l *Log) updateRun(r *run, update func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,11 +119,11 @@ func (l *Log) updateRun(r *run, update func()) {
 	r.countCachedLocked()
 }
 
-// countCachedLocked updates the part of this run in Log.cached, after a change of the tail or an eviction. It makes
-// pollLoop evict runs if the cache is full.
+// countCachedLocked updates this run's part of Log.cached. Call it after a change of the tail or an eviction. If the
+// cache is full, it makes pollLoop evict runs. The caller holds r.mu.
 func (r *run) countCachedLocked() {
 	n := int64(0)
-	if !r.evicted { // twice, because an event is in memory as JSON and decoded
+	if !r.evicted { // count each event twice, because it is in memory both as JSON and decoded
 		n = 2 * int64(max(r.tailBytes, len(r.last.JSON)))
 	}
 	if cached := r.log.cached.Add(n - r.cachedBytes); cached > r.log.maxCached {
@@ -135,8 +135,8 @@ func (r *run) countCachedLocked() {
 	r.cachedBytes = n
 }
 
-// forEachRun calls f with every cached run, with l.mu and the run's mu locked. A panic of f ends the call for one run
-// only.
+// forEachRun calls f for every cached run, while it holds l.mu and the run's mu. If f panics for one run, forEachRun
+// continues with the next.
 func (l *Log) forEachRun(f func(*run)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,19 +151,21 @@ func (l *Log) forEachRun(f func(*run)) {
 	}
 }
 
-// isCurrentLocked reports whether the cache is complete and up to date, so that the stream need not be read.
+// isCurrentLocked reports whether the cache is complete and up to date, so that the stream need not be read. The caller
+// holds r.mu.
 func (r *run) isCurrentLocked() bool {
 	if !r.loaded || r.stale || r.record == nil {
 		return false
 	}
-	if r.writer != nil { // all new events come from here
+	if r.writer != nil { // all new events come from this instance
 		return true
 	}
 	isLive := r.eventSub != nil || r.log.alone || r.last.Terminal()
 	return isLive && time.Since(r.lastRead) < pollInterval
 }
 
-// isGoneLocked reports whether the run was deleted, or its retention has passed. The record must be set.
+// isGoneLocked reports whether the run was deleted, or its retention has passed. r.record must not be nil. The caller
+// holds r.mu.
 func (r *run) isGoneLocked() bool {
 	if r.record.Gone {
 		return true
@@ -171,7 +173,7 @@ func (r *run) isGoneLocked() bool {
 	return r.last.Terminal() && r.log.Now().Sub(time.UnixMilli(r.last.Time)) >= r.log.retention
 }
 
-// wakeReadersLocked makes all callers that wait for the run ask again: those of After and of Settled.
+// wakeReadersLocked makes all callers that wait in After or Settled ask again. The caller holds r.mu.
 func (r *run) wakeReadersLocked() {
 	r.wakeReadersOfEventsLocked()
 	if r.settled != nil {
@@ -180,7 +182,8 @@ func (r *run) wakeReadersLocked() {
 	}
 }
 
-// wakeReadersOfEventsLocked makes the callers that wait for the next event ask again, but not those of Settled.
+// wakeReadersOfEventsLocked makes callers that wait in After ask again, but not those that wait in Settled. The caller
+// holds r.mu.
 func (r *run) wakeReadersOfEventsLocked() {
 	if r.more != nil {
 		close(r.more)
@@ -188,7 +191,8 @@ func (r *run) wakeReadersOfEventsLocked() {
 	}
 }
 
-// wakeExecutorLocked makes the run's executor, if it waits in this instance, ask for inputs again.
+// wakeExecutorLocked makes the run's executor ask for inputs again, if it waits in this instance. The caller holds
+// r.mu.
 func (r *run) wakeExecutorLocked() {
 	r.hasNoInputs = false
 	if r.moreInput != nil {
@@ -197,9 +201,9 @@ func (r *run) wakeExecutorLocked() {
 	}
 }
 
-// appendTailLocked adds the events of the message at pos to the tail, and wakes the readers. previous is the pos of the
-// run's message before that one. If previous is not head, a message is missing: the run becomes stale, and the tail
-// stays as it is. A message that the cache has already is ignored.
+// appendTailLocked adds the events of the message at position pos to the tail, and wakes the readers. previous is the
+// position of the run's previous message. If previous is not head, a message is missing, and appendTailLocked only
+// marks the run as stale. It ignores a message that the cache already has. The caller holds r.mu.
 func (r *run) appendTailLocked(events []event.Event, pos, previous uint64) {
 	if pos <= r.head {
 		return
@@ -224,13 +228,15 @@ func (r *run) appendTailLocked(events []event.Event, pos, previous uint64) {
 	}
 }
 
-// advanceHeadLocked records that the control message at pos is the run's last message, unless a newer one is known.
+// advanceHeadLocked records that the control message at pos is the run's last message, unless a newer one is known. The
+// caller holds r.mu.
 func (r *run) advanceHeadLocked(pos uint64) {
 	r.head = max(r.head, pos)
 }
 
-// setTailLocked replaces the tail by the run's newest event, from the message at pos. If that message is a control
-// message, the tail becomes empty: the message only repeats the event, whose own pos is not known.
+// setTailLocked replaces the tail with the run's newest event, from the message at pos. If that message is a control
+// message, the tail becomes empty, because the message only repeats the event and the event's own position is unknown.
+// The caller holds r.mu.
 func (r *run) setTailLocked(newest event.Event, pos uint64, by writerID) {
 	r.tail = nil
 	r.tailPos = nil
@@ -242,8 +248,9 @@ func (r *run) setTailLocked(newest event.Event, pos uint64, by writerID) {
 	}
 }
 
-// trimTailLocked shortens a tail that exceeds twice maxTail or maxTailBytes to these bounds, but not below one event.
-// It copies the rest, so that the memory of dropped events can be freed; pages that share the old tail stay valid.
+// trimTailLocked shortens a tail that exceeds twice maxTail or maxTailBytes to these bounds, but keeps at least one
+// event. It copies the remaining events, so that the memory of the dropped ones can be freed. Pages that share the old
+// tail stay valid. The caller holds r.mu.
 func (r *run) trimTailLocked() {
 	isLong := len(r.tail) > 2*maxTail
 	isLarge := len(r.tail) > 1 && r.tailBytes > 2*maxTailBytes
@@ -261,7 +268,7 @@ func (r *run) trimTailLocked() {
 	r.tailBytes = bytes
 }
 
-// Run implements event.Log.
+// Run implements event.Log. It reads the stream only if the cached run is not up to date.
 func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
 	r, err := l.getRun(id)
 	if err != nil {
@@ -285,9 +292,9 @@ func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
 	return snapshot, nil
 }
 
-// refreshWithRetry brings the cache up to date. It repeats that for up to readRetryFor if the log does not answer, and
-// then returns event.ErrUnavailable. If suffices reports that the caller can use the cache as it is, refreshWithRetry
-// returns nil after the first attempt.
+// refreshWithRetry brings the cache up to date. If the log does not answer, it tries again for up to readRetryFor, and
+// then returns event.ErrUnavailable. If suffices returns true after a failed attempt, the caller can use the cache as
+// it is, and refreshWithRetry returns nil.
 func (r *run) refreshWithRetry(ctx context.Context, suffices func() bool) error {
 	until := time.Now().Add(readRetryFor)
 	for {
@@ -304,8 +311,8 @@ func (r *run) refreshWithRetry(ctx context.Context, suffices func() bool) error 
 	}
 }
 
-// refreshCache updates the cache from the stream. Only one caller reads at a time; the callers that wait for refreshMu
-// use the result of that read.
+// refreshCache updates the cache from the stream. Only one caller reads at a time. Callers that wait for refreshMu use
+// the result of that read.
 func (r *run) refreshCache(ctx context.Context) error {
 	r.refreshMu.Lock()
 	defer r.refreshMu.Unlock()
@@ -318,19 +325,20 @@ func (r *run) refreshCache(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// If behind, the replica that was read lags behind its leader. After maxLagReads reads, the run just stays
-		// stale.
+		// If behind is true, the replica that answered lags behind its leader. After maxLagReads reads, give up and
+		// leave the run stale.
 		if !behind || reads == maxLagReads {
 			return nil
 		}
 		if !r.log.pause(ctx, lagInterval) {
-			return nil // the cache is usable, and the run stays stale
+			return nil // the cache can be used, and the run stays stale
 		}
 	}
 }
 
-// beginRefresh prepares a read of the stream. done reports that the cache is up to date, so no read is needed. rec is
-// the record of the run, nil if the read must include it. The error is that of a read that failed within failureShared.
+// beginRefresh prepares a read of the stream. done is true if the cache is up to date and no read is needed. rec is the
+// run's record, or nil if the read must include it. beginRefresh returns an error if a read failed less than
+// failureShared ago.
 func (r *run) beginRefresh() (rec *record, done bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -344,8 +352,8 @@ func (r *run) beginRefresh() (rec *record, done bool, err error) {
 	return r.record, false, nil
 }
 
-// endRefresh records the result of a read, whose error is err, and returns err. behind reports that the read did not
-// find a message that has arrived live.
+// endRefresh records the result of a read that returned err, and returns err. behind is true if the read did not find a
+// message that has arrived live.
 func (r *run) endRefresh(err error) (behind bool, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -361,14 +369,14 @@ func (r *run) endRefresh(err error) (behind bool, _ error) {
 	return behind, nil
 }
 
-// loadTail reads the run's newest events into the cache, and the record if rec is nil. It returns event.ErrNotFound if
-// the run has no record.
+// loadTail reads the run's newest events into the cache. It also reads the run's record if rec is nil. It returns
+// event.ErrNotFound if the run has no record.
 func (r *run) loadTail(ctx context.Context, rec *record) error {
 	newest, err := r.log.readLast(ctx, runsName, runSubject(r.id, eventToken))
 	if err != nil {
 		return err
 	}
-	if rec == nil || newest == nil { // a run without events may have been deleted meanwhile
+	if rec == nil || newest == nil { // a run without events may have been deleted since rec was read
 		if rec, err = r.log.readRecord(ctx, r.id); err != nil {
 			return err
 		}
@@ -397,20 +405,20 @@ func (r *run) loadTail(ctx context.Context, rec *record) error {
 	case newest == nil, newest.pos <= head:
 		return nil
 	case wasLoaded && newest.pos-head < 4*maxBatch:
-		// All runs share the stream's numbers, so probably few of the messages after head belong to this run.
+		// All runs share the stream, so probably only a few of the messages after head belong to this run.
 		return r.catchUp(ctx, head)
 	}
 	return r.loadNewest(ctx, *newest)
 }
 
-// isAbandoned reports whether a run's last message says that the run was not started and cannot start any more.
+// isAbandoned reports whether a run's last message says that the run was never started and can no longer start.
 func isAbandoned(last message) bool {
 	by, err := parseWriterID(last.header)
 	return err == nil && by.kind == kindAbandoned
 }
 
-// loadNewest replaces the tail by the last event of newest, the run's last message, and wakes the readers. It does
-// nothing if the cache has got that message during the read.
+// loadNewest replaces the tail with the last event of newest, the run's last message, and wakes the readers. It does
+// nothing if the cache received that message during the read.
 func (r *run) loadNewest(ctx context.Context, newest message) error {
 	e, by, err := r.log.readEvent(ctx, newest)
 	if err != nil {
@@ -429,7 +437,7 @@ func (r *run) loadNewest(ctx context.Context, newest message) error {
 	return nil
 }
 
-// catchUp adds all messages of the run after pos from, which is the head of the cache, to the tail.
+// catchUp reads all of the run's messages after position from and adds them to the tail. from is the head of the cache.
 func (r *run) catchUp(ctx context.Context, from uint64) error {
 	for {
 		found, more, err := r.log.readBatch(ctx, runsName, directGet{Next: runSubject(r.id, eventToken), From: from + 1})
@@ -445,7 +453,7 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 			if by.isControl() {
 				r.advanceHeadLocked(msg.pos)
 			} else {
-				// A live message may have moved head past from; then this message is ignored, or follows head.
+				// A live message may have moved head past from. This message is then ignored, or follows head.
 				r.appendTailLocked(events, msg.pos, max(r.head, from))
 			}
 			r.mu.Unlock()
@@ -457,8 +465,8 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 	}
 }
 
-// neverHasEvents reports whether a run without events will never have any: either it was not started within
-// startTimeout, or the stream has dropped its events because of its size limit.
+// neverHasEvents reports whether a run without events will never have any. That is so if it was not started within
+// startTimeout, or if the stream has dropped its events because of the size limit.
 func (l *Log) neverHasEvents(ctx context.Context, rec *record) (bool, error) {
 	if l.Now().Sub(rec.Created) > startTimeout {
 		return true, nil
@@ -466,8 +474,8 @@ func (l *Log) neverHasEvents(ctx context.Context, rec *record) (bool, error) {
 	return l.mayHaveDropped(ctx, rec)
 }
 
-// mayHaveDropped reports whether the stream may have dropped events of a run because of its size limit: its oldest
-// message is younger than the run, and it is at least half full.
+// mayHaveDropped reports whether the stream may have dropped events of a run because of its size limit. That is
+// possible if the stream's oldest message is younger than the run and the stream is at least half full.
 func (l *Log) mayHaveDropped(ctx context.Context, rec *record) (dropped bool, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -475,7 +483,7 @@ func (l *Log) mayHaveDropped(ctx context.Context, rec *record) (dropped bool, _ 
 	if err != nil {
 		return false, unavailableError("read the log", err)
 	}
-	// Runs may have been deleted since the stream was full, so half of the limit counts.
+	// Compare with half of the limit, because runs may have been deleted since the stream was full.
 	wasFull := info.State.Bytes > uint64(maxRunsBytes(l.maxBytes))/2
 	return wasFull && info.State.FirstTime.After(rec.Created), nil
 }

@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// setupTimeout is how long Open waits until the cluster has made the streams.
+	// setupTimeout is how long Open waits for the cluster to create the streams.
 	setupTimeout = 30 * time.Second
-	// setupAttemptTimeout bounds one request to make a stream or a consumer: a cluster without a leader does not
+	// setupAttemptTimeout bounds one request to create a stream or a consumer. A cluster without a leader does not
 	// answer.
 	setupAttemptTimeout = 3 * time.Second
 )
 
-// openStreams opens the streams and the consumer of jobs, and makes those that are missing. It sets the fields of
+// openStreams opens the streams and the consumer of jobs, and creates those that are missing. It sets the fields of
 // client for them, and maxPart.
 func (l *Log) openStreams(ctx context.Context) (err error) {
-	// The library bounds the messages of send that are not acknowledged. Without this timeout, it would count a message
-	// that is never acknowledged forever.
+	// The library limits the number of messages from send that are not acknowledged. Without this timeout, a message
+	// that is never acknowledged would count forever.
 	if l.js, err = js.New(l.write, js.WithPublishAsyncTimeout(createTimeout)); err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	// Half of the server's limit, because headers and the encoding of a batch count too.
+	// Use half of the server's limit, because headers and the encoding of a batch count too.
 	l.maxPart = int(min(l.write.MaxPayload(), embedded.MaxPayload)) / 2
 	replicas := 1 // of new streams
 	if len(l.write.Servers()) >= 3 {
@@ -58,8 +58,8 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 }
 
 // runsConfig returns the configuration of the stream with the messages of runs. The server republishes each message, so
-// that it arrives live at all instances. A log that is alone does not need that, and republishing costs half as much as
-// storing.
+// that all instances receive it live. A log that no other process uses does not need that, and republishing a message
+// costs half as much as storing it.
 func (l *Log) runsConfig(replicas int) js.StreamConfig {
 	config := js.StreamConfig{
 		Name: runsName, Subjects: []string{runPrefix + ">"}, Storage: js.FileStorage, Replicas: replicas,
@@ -72,7 +72,7 @@ func (l *Log) runsConfig(replicas int) js.StreamConfig {
 }
 
 // indexConfig returns the configuration of the stream with the records of runs. A full index refuses new runs. If it
-// dropped old records instead, their runs would become unknown to their owners.
+// dropped old records instead, owners could no longer find the runs of those records.
 func (l *Log) indexConfig(replicas int) js.StreamConfig {
 	return js.StreamConfig{
 		Name:              indexName,
@@ -89,7 +89,7 @@ func (l *Log) indexConfig(replicas int) js.StreamConfig {
 }
 
 // jobsConfig returns the configuration of the stream with jobs and wake messages. A subject holds at most one message:
-// a second one is refused until the first is acknowledged.
+// the stream refuses a second one until the first was acknowledged.
 func (l *Log) jobsConfig(replicas int) js.StreamConfig {
 	return js.StreamConfig{
 		Name:                 jobsName,
@@ -104,8 +104,8 @@ func (l *Log) jobsConfig(replicas int) js.StreamConfig {
 	}
 }
 
-// valuesConfig returns the configuration of the stream with the values of package values. A subject holds one message,
-// the current value of its key. A full stream refuses new values instead of dropping old ones.
+// valuesConfig returns the configuration of the stream for package values. Each subject holds one message, the current
+// value of a key. A full stream refuses new values instead of dropping old ones.
 func (l *Log) valuesConfig(replicas int) js.StreamConfig {
 	return js.StreamConfig{
 		Name:              valuesName,
@@ -121,9 +121,9 @@ func (l *Log) valuesConfig(replicas int) js.StreamConfig {
 	}
 }
 
-// openThreadStreams opens the streams of threads. The stream of runs may exceed its part of maxBytes, because earlier
-// versions of answerd used all of maxBytes for runs. Until enough runs were deleted, the stream of turns gets less
-// space instead.
+// openThreadStreams opens the streams of threads. The stream of runs may be larger than its part of maxBytes, because
+// earlier versions of answerd used all of maxBytes for runs. Until enough runs were deleted, the stream of turns gets
+// less space to compensate.
 func (l *Log) openThreadStreams(ctx context.Context, heads, turns js.StreamConfig) (err error) {
 	excess := l.runsStream.CachedInfo().Config.MaxBytes - maxRunsBytes(l.maxBytes)
 	turns.MaxBytes = max(turns.MaxBytes-max(excess, 0), 1<<20)
@@ -134,8 +134,8 @@ func (l *Log) openThreadStreams(ctx context.Context, heads, turns js.StreamConfi
 	return err
 }
 
-// openThreads makes the store of the threads, as l.threads and l.Threads, and loads them. It repeats a failed load
-// until setupTimeout has passed, because streams that were just made may not answer yet.
+// openThreads creates the store of threads, sets l.threads and l.Threads to it, and loads the threads. It repeats a
+// failed load until setupTimeout has passed, because new streams may not answer yet.
 func (l *Log) openThreads(ctx context.Context, retention time.Duration) error {
 	l.threads = threads.New(l.threadsServer(), retention, l.logger)
 	l.Threads = l.threads
@@ -154,7 +154,7 @@ func (l *Log) openThreads(ctx context.Context, retention time.Duration) error {
 	}
 }
 
-// threadsServer returns the functions with which package threads uses the connections and timeouts of this log.
+// threadsServer returns the functions through which package threads uses this log's connections and timeouts.
 func (l *Log) threadsServer() threads.Server {
 	streams := map[string]js.Stream{threads.HeadsStream: l.headsStream, threads.TurnsStream: l.turnsStream}
 	return threads.Server{
@@ -208,7 +208,7 @@ func (l *Log) threadsServer() threads.Server {
 	}
 }
 
-// followThreadsLoop calls threads.Store.Follow until Close, again after a panic.
+// followThreadsLoop calls threads.Store.Follow until Close. If Follow panics, it calls Follow again.
 func (l *Log) followThreadsLoop() {
 	for l.ctx.Err() == nil {
 		func() {
@@ -218,11 +218,11 @@ func (l *Log) followThreadsLoop() {
 	}
 }
 
-// openConsumer makes the consumer of the work queue, from which all instances claim jobs, or updates its configuration.
-// In an embedded log it first removes the consumer of the process before, so that all jobs are delivered at once.
+// openConsumer creates or updates the consumer of the work queue, from which all instances claim jobs. For an embedded
+// log it first removes the consumer that the previous process has left, so that all jobs are delivered at once.
 func (l *Log) openConsumer(ctx context.Context) error {
 	if l.embedded != nil {
-		// The consumer has the leases of a process that has ended.
+		// That consumer still has the leases of a process that has ended.
 		if err := l.jobsStream.DeleteConsumer(ctx, workersName); err != nil && !errors.Is(err, js.ErrConsumerNotFound) {
 			return fmt.Errorf("make the consumer of jobs: %w", err)
 		}
@@ -249,8 +249,8 @@ func (l *Log) consumerConfig() js.ConsumerConfig {
 	}
 }
 
-// restoreConsumer makes the consumer of the work queue again if the server has lost it, for example because a file was
-// damaged. All jobs are then delivered again. Errors are logged; the caller tries again.
+// restoreConsumer creates the consumer of the work queue again if the server has lost it, for example because a file
+// was damaged. All jobs are then delivered again. restoreConsumer logs errors, and waitForDelivery calls it again.
 func (l *Log) restoreConsumer(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -264,9 +264,9 @@ func (l *Log) restoreConsumer(ctx context.Context) {
 	l.logger.Warn("the server had lost the consumer of jobs, which was made again")
 }
 
-// openStream makes a stream with cfg, or opens the existing stream. Of an existing one it updates only the size and
-// whether messages are republished: the replicas and their placement are the operator's choice. It sets l.clustered if
-// the stream has replicas, and the clock.
+// openStream opens the stream with the name in cfg, or creates it with cfg. For an existing stream it updates only the
+// size and whether messages are republished. The replicas and their placement are the operator's choice. openStream
+// sets l.clustered if the stream has replicas, and it sets the clock.
 func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.Stream, err error) {
 	err = l.retrySetup(ctx, func(ctx context.Context) (err error) {
 		if stream, err = l.findOrCreateStream(ctx, cfg); err != nil {
@@ -274,8 +274,8 @@ func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.St
 		}
 		existing := stream.CachedInfo().Config
 		l.clustered = l.clustered || existing.Replicas > 1
-		// A smaller limit must not make the stream drop messages, so the limit stays at least what is stored. Retention
-		// deletes runs and threads until they fit, and the next call of Open sets the smaller limit.
+		// A smaller limit must not make the stream drop messages, so never set the limit below what is stored.
+		// Retention deletes runs and threads until they fit, and the next call of Open sets the smaller limit.
 		maxBytes := max(cfg.MaxBytes, min(existing.MaxBytes, int64(stream.CachedInfo().State.Bytes)))
 		if existing.MaxBytes == maxBytes && (existing.RePublish == nil) == (cfg.RePublish == nil) {
 			return nil
@@ -292,21 +292,21 @@ func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.St
 	return stream, nil
 }
 
-// findOrCreateStream returns the stream with the name in cfg. If the server has none, it makes the stream with cfg.
+// findOrCreateStream returns the stream with the name in cfg. If the server has no such stream, it creates it with cfg.
 func (l *Log) findOrCreateStream(ctx context.Context, cfg js.StreamConfig) (js.Stream, error) {
 	stream, err := l.js.Stream(ctx, cfg.Name)
 	if !errors.Is(err, js.ErrStreamNotFound) {
 		return stream, err
 	}
 	stream, err = l.js.CreateStream(ctx, cfg)
-	if errors.Is(err, js.ErrStreamNameAlreadyInUse) { // another process has made the stream since
+	if errors.Is(err, js.ErrStreamNameAlreadyInUse) { // another process has created the stream since
 		return l.js.Stream(ctx, cfg.Name)
 	}
 	return stream, err
 }
 
-// isSetupRefusal reports whether a server has refused a request and would refuse it again. A cluster that is starting
-// answers 503, or that it lacks peers, until it is complete. A server without JetStream answers 503 too, for good.
+// isSetupRefusal reports whether the server refused a request and would refuse it again. A cluster that is starting
+// answers 503, or that it lacks peers, until it is complete. A server without JetStream answers 503 permanently.
 func isSetupRefusal(err error) bool {
 	var api *js.APIError
 	if !errors.As(err, &api) {
@@ -316,13 +316,13 @@ func isSetupRefusal(err error) bool {
 	return !isStarting || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled
 }
 
-// errNoJetStream replaces the client library's error, which says only that there were no responders.
+// errNoJetStream replaces the client library's error, which only says that no responders were available.
 var errNoJetStream = errors.New("JetStream does not answer there: it is off (nats-server -js), or the cluster is starting")
 
-// retrySetup calls request until it succeeds, a server refuses it for good, or ctx ends. It then returns the last error
-// of a request that ended before ctx, because a later one only says that ctx has ended. A cluster that is starting may
-// lack a leader, or some of its servers. retrySetup logs the first failure, since the service does not listen before
-// the log is open.
+// retrySetup calls request until it succeeds, the server permanently refuses it, or ctx ends. If ctx ends, it returns
+// the last error from before that, because a later error only says that ctx has ended. A cluster that is starting may
+// lack a leader or some of its servers. retrySetup logs the first failure, because answerd does not listen before the
+// log is open.
 func (l *Log) retrySetup(ctx context.Context, request func(context.Context) error) error {
 	var lastErr error
 	for {

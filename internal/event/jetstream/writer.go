@@ -16,48 +16,49 @@ import (
 )
 
 const (
-	// deltaInterval is the shortest time between two events of deltas. The deltas that arrive in this time become one
-	// event: two or three tokens, at 50 tokens a second.
+	// deltaInterval is the shortest time between two events with deltas. The deltas of this time are joined into one
+	// event: two or three tokens, at 50 tokens per second.
 	deltaInterval = 40 * time.Millisecond
-	// maxPendingDelta bounds the deltas that wait to become one event, in bytes.
+	// maxPendingDelta is the largest total size of the deltas that wait to be joined, in bytes.
 	maxPendingDelta = 1 << 10
 )
 
-// batchDelay is how long an event waits for further events of its run, to be stored with them in one message. It does
-// not wait while a reader does.
+// batchDelay is how long an event waits for more events of its run, so that they are stored in one message. An event
+// does not wait if a reader is waiting for it.
 const batchDelay = 5 * time.Millisecond
 
-// writer is the right of this instance to append to a run. The right ends when another instance claims the run, which
-// the writer notices at its next append, when the run is deleted, or when this instance gives the run up (relinquish).
+// writer represents this instance's right to append to a run. The right ends when another instance claims the run (the
+// writer notices that at its next append), when the run is deleted, or when this instance gives the run up
+// (relinquish).
 type writer struct {
 	run     *run
-	attempt int           // event.Job.Attempt, which counts the writers of the run
+	attempt int           // the job's event.Job.Attempt; every new writer of the run has a higher one
 	lost    chan struct{} // closed when err is set
-	queue   *batch.Queue  // the events and notes that are not stored yet
+	queue   *batch.Queue  // events and notes that are not stored yet
 
-	// Only the queue's goroutine uses these fields, and relinquish when the queue is empty.
-	head        uint64      // pos of the run's last message
-	lastStored  event.Event // the last event that is stored
-	maybeStored bool        // the next message was sent before without an acknowledgement, so the stream may have it
+	// These fields are used only by the queue's goroutine, and by relinquish once the queue is empty.
+	head        uint64      // position of the run's last message
+	lastStored  event.Event // the last stored event
+	maybeStored bool        // the next message was sent before but not acknowledged, so the stream may have it
 
-	aheadMu sync.Mutex // held during awaitAhead, which the queue and Delete call; taken before mu
+	aheadMu sync.Mutex // held during awaitAhead, which the queue and Delete call; locked before mu
 
 	mu           sync.Mutex  // guards the fields below; held while an item is added to the queue, to keep the order
 	lastAdded    event.Event // the last event that was added, stored or not
-	err          error       // why appends are refused for good; nil while the right lasts
+	err          error       // why all appends are refused; nil while appends are allowed
 	relinquished bool        // relinquish was called, so nothing more may be added
-	// aheadWaits has a function for each message of sendAhead. It waits until the message is stored.
+	// aheadWaits has one function per message sent by sendAhead. It waits until the message is stored.
 	aheadWaits []func(context.Context) error
 	pending    event.Deltas // deltas that wait to be added to the queue as one event
-	lastDelta  time.Time    // when an event of deltas was last added to the queue
+	lastDelta  time.Time    // when deltas were last added to the queue
 	timer      *time.Timer  // adds pending to the queue; nil if it is not running
 }
 
-// newWriter returns a writer that continues after last, the run's newest event. head is the pos of the run's newest
-// message, 0 before there is one.
+// newWriter returns a writer that continues after last, the run's newest event. head is the position of the run's
+// newest message, or 0 if it has none.
 func newWriter(r *run, head uint64, last event.Event, attempt int) *writer {
 	w := &writer{run: r, attempt: attempt, lost: make(chan struct{}), head: head, lastStored: last, lastAdded: last}
-	limit := 0 // each item is a message of its own
+	limit := 0 // store each item in a separate message
 	if r.log.batches {
 		limit = r.log.maxPart
 	}
@@ -65,8 +66,9 @@ func newWriter(r *run, head uint64, last event.Event, attempt int) *writer {
 	return w
 }
 
-// writerFor returns the writer of a run that this instance has. If it has none, it returns the error of an append:
-// event.ErrGone, event.ErrEnded, event.ErrNotFound, or event.ErrFenced if another instance may have the writer.
+// writerFor returns this instance's writer for a run. If this instance is not the writer, writerFor returns the error
+// for an append: event.ErrGone, event.ErrEnded, event.ErrNotFound, or event.ErrFenced if another instance may be the
+// writer.
 func (l *Log) writerFor(ctx context.Context, id string) (*writer, error) {
 	if r := l.cachedRun(id); r != nil {
 		r.mu.Lock()
@@ -89,7 +91,8 @@ func (l *Log) writerFor(ctx context.Context, id string) (*writer, error) {
 	return nil, event.ErrFenced
 }
 
-// Append implements event.Log.
+// Append implements event.Log. It waits until the event is stored, unless the event is a delta that becomes pending
+// (see add).
 func (l *Log) Append(ctx context.Context, id string, body event.Body) (int64, error) {
 	w, err := l.writerFor(ctx, id)
 	if err != nil {
@@ -105,7 +108,8 @@ func (l *Log) Append(ctx context.Context, id string, body event.Body) (int64, er
 	return seq, nil
 }
 
-// AppendAsync implements event.Log.
+// AppendAsync implements event.Log. It adds the event to the writer's queue, and does not wait until the event is
+// stored.
 func (l *Log) AppendAsync(ctx context.Context, id string, body event.Body) (int64, error) {
 	w, err := l.writerFor(ctx, id)
 	if err != nil {
@@ -115,7 +119,7 @@ func (l *Log) AppendAsync(ctx context.Context, id string, body event.Body) (int6
 	return seq, err
 }
 
-// Flush implements event.Log.
+// Flush implements event.Log. It also stores the deltas that are pending.
 func (l *Log) Flush(ctx context.Context, id string) error {
 	w, err := l.writerFor(ctx, id)
 	if err != nil {
@@ -131,7 +135,7 @@ func (w *writer) checkWritable() error {
 	return w.checkWritableLocked()
 }
 
-// checkWritableLocked acts like checkWritable. The caller holds w.mu.
+// checkWritableLocked is checkWritable for callers that hold w.mu.
 func (w *writer) checkWritableLocked() error {
 	switch {
 	case w.err != nil:
@@ -144,9 +148,9 @@ func (w *writer) checkWritableLocked() error {
 	return nil
 }
 
-// add adds body to the queue, after the pending deltas, and returns the number of its event. It waits only if the queue
-// is too long or could not be stored (Queue.Settle). If body is a delta it may become pending instead: delayed then
-// reports true, and seq is the number that the event of all pending deltas will have.
+// add adds body to the queue, after the pending deltas, and returns the number of its event. It blocks only if the
+// queue is too long or could not be stored (Queue.Settle). A delta may become pending instead of being added. delayed
+// is then true, and seq is the number that the joined event of all pending deltas will have.
 func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed bool, err error) {
 	if err := w.queue.Settle(ctx); err != nil {
 		return 0, false, err
@@ -156,7 +160,7 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed b
 	if err := w.checkWritableLocked(); err != nil {
 		return 0, false, err
 	}
-	if w.pending.Add(body, maxPendingDelta) { // body is a delta that can be joined with the pending ones
+	if w.pending.Add(body, maxPendingDelta) { // body is a delta that was joined with the pending ones
 		if wait := deltaInterval - time.Since(w.lastDelta); wait > 0 {
 			w.scheduleDeltaLocked(wait)
 			return w.lastAdded.Seq + 1, true, nil
@@ -174,7 +178,7 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed b
 	return w.lastAdded.Seq, false, err
 }
 
-// delay returns how long an event may wait in the queue: not at all while a reader waits for it.
+// delay returns how long an event may wait in the queue. It is 0 while a reader waits for an event.
 func (w *writer) delay() time.Duration {
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
@@ -184,8 +188,8 @@ func (w *writer) delay() time.Duration {
 	return batchDelay
 }
 
-// scheduleDeltaLocked starts the timer that adds the pending deltas to the queue after wait, unless it is running.
-// Close waits for the timer (Log.wg).
+// scheduleDeltaLocked starts the timer that adds the pending deltas to the queue after wait, unless the timer is
+// already running. Close waits for the timer (Log.wg). The caller holds w.mu.
 func (w *writer) scheduleDeltaLocked(wait time.Duration) {
 	l := w.run.log
 	if w.timer != nil || l.ctx.Err() != nil {
@@ -202,10 +206,10 @@ func (w *writer) scheduleDeltaLocked(wait time.Duration) {
 	})
 }
 
-// addPendingLocked adds the pending deltas to the queue as one event, if there are any, and stops the timer. After an
-// error they stay pending.
+// addPendingLocked stops the timer and adds the pending deltas, if any, to the queue as one event. After an error they
+// stay pending. The caller holds w.mu.
 func (w *writer) addPendingLocked() error {
-	if w.timer != nil && w.timer.Stop() { // otherwise the timer's function runs, and waits for w.mu
+	if w.timer != nil && w.timer.Stop() { // otherwise the timer's function is running and waits for w.mu
 		w.timer = nil
 		w.run.log.wg.Done()
 	}
@@ -221,10 +225,10 @@ func (w *writer) addPendingLocked() error {
 	return nil
 }
 
-// addEventLocked makes body the run's next event and adds it to the queue, where it waits up to delay. It fails only if
-// body cannot be encoded.
+// addEventLocked makes body the run's next event and adds it to the queue, where it waits for up to delay. It fails
+// only if body cannot be encoded. The caller holds w.mu.
 func (w *writer) addEventLocked(body event.Body, delay time.Duration) error {
-	// The times of a run's events do not decrease, although the clocks of two servers may differ.
+	// The times of a run's events must not decrease, although the clocks of two servers may differ.
 	now := max(w.run.log.Now().UnixMilli(), w.lastAdded.Time)
 	e, err := event.Encode(w.run.id, w.lastAdded.Seq+1, now, body)
 	if err != nil {
@@ -235,7 +239,7 @@ func (w *writer) addEventLocked(body event.Body, delay time.Duration) error {
 	return nil
 }
 
-// flushAll adds the pending deltas to the queue, and returns when everything in the queue is stored.
+// flushAll adds the pending deltas to the queue, and waits until everything in the queue is stored.
 func (w *writer) flushAll(ctx context.Context) error {
 	w.mu.Lock()
 	err := w.addPendingLocked()
@@ -246,8 +250,8 @@ func (w *writer) flushAll(ctx context.Context) error {
 	return w.queue.Flush(ctx)
 }
 
-// store appends a batch of events and notes as one message. It returns when the message, and those sent ahead, are
-// acknowledged, and only then gives the events to the readers. It is Options.Store of the queue.
+// store appends a batch of events and notes as one message. It waits until this message and those sent ahead are
+// acknowledged. Only then do readers get the events. The queue calls it as Options.Store.
 func (w *writer) store(items []batch.Item) error {
 	r := w.run
 	events := eventsOf(items)
@@ -279,7 +283,7 @@ func (w *writer) store(items []batch.Item) error {
 	return nil
 }
 
-// eventsOf returns the events of a batch, without its notes.
+// eventsOf returns the events of a batch without its notes.
 func eventsOf(items []batch.Item) (events []event.Event) {
 	for _, i := range items {
 		if !i.IsNote() {
@@ -289,9 +293,9 @@ func eventsOf(items []batch.Item) (events []event.Event) {
 	return events
 }
 
-// encodeMessage returns the message for a batch, without its payload and writerHeader, and the payload. items is the
-// batch, events are the events in it. A batch of notes alone repeats the event before it, because readers find the
-// newest event of a run in its newest message.
+// encodeMessage returns the message for a batch, still without its payload and writerHeader, and the payload. items is
+// the batch, and events are the events in it. If the batch has only notes, the message repeats the previous event,
+// because readers expect a run's newest event in its newest message.
 func (w *writer) encodeMessage(items []batch.Item, events []event.Event, by writerID) (msg *nats.Msg, payload []byte) {
 	msg = nats.NewMsg(runSubject(w.run.id, eventToken))
 	switch {
@@ -313,8 +317,8 @@ func (w *writer) encodeMessage(items []batch.Item, events []event.Event, by writ
 	return msg, payload
 }
 
-// appendControl appends a control message of a kind, with further headers, and returns when it is acknowledged. The
-// message repeats the run's last event. The queue must be empty.
+// appendControl appends a control message with the given kind and additional headers, and waits until it is
+// acknowledged. The message repeats the run's last event. The queue must be empty.
 func (w *writer) appendControl(ctx context.Context, kind string, header nats.Header) error {
 	r := w.run
 	m := nats.NewMsg(runSubject(r.id, eventToken))
@@ -331,9 +335,9 @@ func (w *writer) appendControl(ctx context.Context, kind string, header nats.Hea
 	return nil
 }
 
-// publish appends msg, with payload and the header for by, after the run's message at w.head, and returns the pos of
-// msg. If another writer's message is last, or the run was deleted, this writer loses the right to append. After
-// another error, the next call must be for the same message: the stream may have it.
+// publish appends msg, with payload and the header for by, after the run's message at w.head. It returns the position
+// of msg. If another writer's message is last, or the run was deleted, this writer loses the right to append. After any
+// other error the stream may have msg, so the next call of publish must be for the same message.
 func (w *writer) publish(ctx context.Context, msg *nats.Msg, by writerID, payload []byte) (uint64, error) {
 	r := w.run
 	msg.Header.Set(writerHeader, by.String())
@@ -348,14 +352,14 @@ func (w *writer) publish(ctx context.Context, msg *nats.Msg, by writerID, payloa
 		w.revokeLocked(err)
 		w.mu.Unlock()
 	}
-	if errors.Is(err, event.ErrGone) { // another process deleted the run; this one may have saved a result since
+	if errors.Is(err, event.ErrGone) { // another process deleted the run, and this process may have saved a result after that
 		r.log.purgeIfGone(r.id)
 	}
 	return pos, err
 }
 
-// revokeLocked ends the right to append: it drops the events that are not stored, and later appends return why. Only
-// the first call has an effect. The caller holds w.mu, and not run.mu.
+// revokeLocked ends the right to append. It drops the events that are not stored yet, and later appends return why.
+// Only the first call has an effect. The caller holds w.mu, but not run.mu.
 func (w *writer) revokeLocked(why error) {
 	if w.err != nil {
 		return
@@ -384,8 +388,9 @@ func (w *writer) isLost() bool {
 	}
 }
 
-// relinquish gives the run up: it stores the pending and queued events, then a control message of a kind with further
-// headers, and ends the right to append. The right ends also if relinquish returns an error; events may then be lost.
+// relinquish gives the run up. It stores the pending and queued events, and then a control message with the given kind
+// and additional headers. Then it ends the right to append, even if it returns an error. After an error, events may be
+// lost.
 func (w *writer) relinquish(ctx context.Context, kind string, header nats.Header) error {
 	w.mu.Lock()
 	err := w.checkWritableLocked()
@@ -408,7 +413,7 @@ func (w *writer) relinquish(ctx context.Context, kind string, header nats.Header
 }
 
 // AddNote implements event.Journal. A note is stored among the events, in a message with events or in a control
-// message. So it has its place in their order, and a writer that was replaced cannot add one.
+// message. So it keeps its place in their order, and a writer that was replaced cannot add notes.
 func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
 	if len(note) > event.MaxNote {
 		return event.ErrTooLarge
@@ -420,7 +425,7 @@ func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
 	return w.addNote(ctx, note)
 }
 
-// addNote adds a note to the queue, after the pending deltas, and does not wait until the note is stored. It waits only
+// addNote adds a note to the queue, after the pending deltas, without waiting until the note is stored. It blocks only
 // if the queue is too long or could not be stored (Queue.Settle).
 func (w *writer) addNote(ctx context.Context, note []byte) error {
 	if err := w.queue.Settle(ctx); err != nil {
@@ -438,9 +443,9 @@ func (w *writer) addNote(ctx context.Context, note []byte) error {
 	return nil
 }
 
-// sendAhead sends msg, which must be stored before readers get the first event of the run, and does not wait until it
-// is stored: awaitAhead does so, by calling await. sendAhead reports false, and sends nothing, if the run has an event
-// already. It reports true with an error if msg could not be sent.
+// sendAhead sends msg, which must be stored before readers get the run's first event, without waiting until it is
+// stored. awaitAhead waits for it later, by calling await. If the run already has an event, sendAhead sends nothing and
+// returns false. If msg could not be sent, it returns true and an error.
 func (w *writer) sendAhead(stream string, msg *nats.Msg, await func(context.Context, sentMessage) error) (sent bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -454,12 +459,12 @@ func (w *writer) sendAhead(stream string, msg *nats.Msg, await func(context.Cont
 	return true, err
 }
 
-// awaitAhead waits until all messages of sendAhead are stored. If one cannot be stored, a part of the run is missing,
-// so the writer loses the right to append, and awaitAhead returns the error.
+// awaitAhead waits until all messages sent by sendAhead are stored. If one of them cannot be stored, a part of the run
+// is missing, so the writer loses the right to append, and awaitAhead returns the error.
 //
-// The messages may be stored in any order, because no caller has the id of the run or thread before the first event,
-// and no other process reads a log on disk. If the process dies before all are stored, repairRuns deletes or ends the
-// run. Waiting for each message took half of the time until the first event, at 16 callers.
+// The messages may be stored in any order, because callers do not learn the id of the run or thread before the first
+// event, and no other process reads a log on disk. If the process dies before all are stored, repairRuns deletes or
+// ends the run. Waiting for each message separately took half of the time until the first event, at 16 callers.
 func (w *writer) awaitAhead(ctx context.Context) error {
 	w.aheadMu.Lock() // an acknowledgement can be received only once
 	defer w.aheadMu.Unlock()
@@ -467,7 +472,7 @@ func (w *writer) awaitAhead(ctx context.Context) error {
 	waits := w.aheadWaits
 	w.mu.Unlock()
 	var failed error
-	for _, await := range waits { // wait for all even after an error: Delete must not overtake a message
+	for _, await := range waits { // wait for all, even after an error: Delete must not overtake a message
 		failed = errors.Join(failed, await(ctx))
 	}
 	w.mu.Lock()

@@ -6,34 +6,34 @@ import (
 )
 
 const (
-	// minBlock and maxBlock bound the size of a block, which is half of those before it together. An event
-	// that is larger has a block of its own.
+	// minBlock and maxBlock bound the size of a block. Within these bounds, a block is half as large as all blocks
+	// before it together. An event that is larger gets its own block.
 	minBlock = 1 << 10
 	maxBlock = 16 << 10
-	// blockOverhead is what a block needs besides its bytes and its index.
+	// blockOverhead is what a block needs besides its data and its index.
 	blockOverhead = 64
 )
 
-// events holds the events of one run as the JSON that readers get, in blocks of consecutive events.
-// Blocks are only appended to and never moved, so readers share them. The zero value has no events.
+// events holds the events of one run as JSON, as readers get them, in blocks of consecutive events. Blocks are only
+// appended to and never moved, so readers can share them. The zero value has no events.
 type events struct {
-	blocks []block // the newest one is always kept
-	newest int64   // the number of the newest event; 0 before the first
-	bytes  int64   // of all blocks, exactly
+	blocks []block // the newest block is always kept
+	newest int64   // number of the newest event; 0 before the first
+	bytes  int64   // exact size of all blocks
 }
 
-// block has consecutive events, one after the other.
+// block holds the JSON of consecutive events without separators.
 type block struct {
-	first int64 // the number of its first event
+	first int64 // number of its first event
 	data  []byte
-	ends  []uint32 // where in data each event ends
+	ends  []uint32 // for each event, the offset in data where it ends
 }
 
-// size returns the bytes that the block occupies.
+// size returns the memory that the block occupies, in bytes.
 func (b *block) size() int64 { return int64(cap(b.data)) + 4*int64(cap(b.ends)) + blockOverhead }
 
-// line returns the JSON of the event at index i. Its capacity ends with the event, so that an append of a reader copies
-// it and does not overwrite the next event.
+// line returns the JSON of the event at index i. Its capacity is limited to the event, so that a reader that appends to
+// it gets a copy and does not overwrite the next event.
 func (b *block) line(i int) []byte {
 	begin, end := uint32(0), b.ends[i]
 	if i > 0 {
@@ -42,8 +42,8 @@ func (b *block) line(i int) []byte {
 	return b.data[begin:end:end]
 }
 
-// add adds the next event, and returns its JSON in the block. If line has an array larger than a block, the array
-// becomes a block, and the caller must not use it again. Otherwise add copies line.
+// add adds the next event and returns its JSON in the block. If the array of line is larger than a block, the array
+// itself becomes a block, and the caller must not use it again. Otherwise add copies line.
 func (s *events) add(line []byte) []byte {
 	last := s.last()
 	switch {
@@ -60,7 +60,7 @@ func (s *events) add(line []byte) []byte {
 	return last.line(len(last.ends) - 1)
 }
 
-// last returns the newest block, nil before the first.
+// last returns the newest block, or nil before the first.
 func (s *events) last() *block {
 	if len(s.blocks) == 0 {
 		return nil
@@ -68,7 +68,7 @@ func (s *events) last() *block {
 	return &s.blocks[len(s.blocks)-1]
 }
 
-// addBlock seals the newest block and returns a new one, whose events are stored in data.
+// addBlock seals the newest block and returns a new one, which stores its events in data.
 func (s *events) addBlock(data []byte) *block {
 	s.seal()
 	s.blocks = append(s.blocks, block{first: s.newest + 1, data: data})
@@ -77,8 +77,8 @@ func (s *events) addBlock(data []byte) *block {
 	return last
 }
 
-// seal frees what the newest block does not need, because no event will be added to it. It copies the events to a
-// smaller array only if more than an eighth of their array is unused. Readers may still have the old array.
+// seal frees the unused memory of the newest block, to which no more events will be added. It copies the events to a
+// smaller array only if more than an eighth of the array is unused. Readers may still hold the old array.
 func (s *events) seal() {
 	last := s.last()
 	if last == nil {
@@ -92,7 +92,7 @@ func (s *events) seal() {
 	s.bytes += last.size()
 }
 
-// first returns the number of the oldest event that is kept.
+// first returns the number of the oldest event that is kept, or of the next event if none is kept.
 func (s *events) first() int64 {
 	if len(s.blocks) == 0 {
 		return s.newest + 1
@@ -100,11 +100,11 @@ func (s *events) first() int64 {
 	return s.blocks[0].first
 }
 
-// linesAfter returns the JSON of events after seq: at most n events, and at most maxSize bytes unless the first event
-// alone is larger. The events after seq must be kept.
+// linesAfter returns the JSON of the events after seq. It returns at most n events and at most maxSize bytes, except
+// that the first event may be larger. The events after seq must still be kept.
 func (s *events) linesAfter(seq int64, n, maxSize int) (lines [][]byte) {
 	following := sort.Search(len(s.blocks), func(i int) bool { return s.blocks[i].first > seq+1 })
-	for i := following - 1; i < len(s.blocks); i++ { // from the block that has the event seq+1
+	for i := following - 1; i < len(s.blocks); i++ { // start at the block that has event seq+1
 		b := &s.blocks[i]
 		for k := int(seq + 1 - b.first); k < len(b.ends); k++ {
 			line := b.line(k)

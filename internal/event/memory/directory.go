@@ -10,11 +10,11 @@ import (
 	"answerd/internal/event"
 )
 
-// cursorBase is the base of the run's number in Filter.Before and RunPage.Next. It only makes these texts short.
+// cursorBase is the base of the run numbers in Filter.Before and RunPage.Next. It only makes these strings shorter.
 const cursorBase = 36
 
-// Runs implements event.Directory. It lists the runs that are kept in the reverse order of their creation. The position
-// between two pages is the number of the last run on the first of them.
+// Runs implements event.Directory. It lists the kept runs, most recently created first. RunPage.Next is the number of
+// the last run on the page.
 func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error) {
 	before := int64(math.MaxInt64)
 	if filter.Before != "" {
@@ -57,7 +57,8 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 	return page, nil
 }
 
-// RunByKey implements event.Directory.
+// RunByKey implements event.Directory. It does not wait for the first event: it also returns a run that has no events
+// yet.
 func (l *Log) RunByKey(_ context.Context, owner event.Owner, key string) (event.Run, error) {
 	l.mu.RLock()
 	r := l.keys[ownedKey{owner, key}]
@@ -72,7 +73,7 @@ func (l *Log) RunByKey(_ context.Context, owner event.Owner, key string) (event.
 	return snapshot, err
 }
 
-// Delete implements event.Directory.
+// Delete implements event.Directory. It returns nil without doing anything if the run was already dropped.
 func (l *Log) Delete(_ context.Context, id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

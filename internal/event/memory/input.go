@@ -6,7 +6,7 @@ import (
 	"answerd/internal/event"
 )
 
-// AddInput implements event.Inbox.
+// AddInput implements event.Inbox. It wakes the run's job if the job is parked.
 func (l *Log) AddInput(_ context.Context, id, inputID string, data []byte) error {
 	if !event.ValidID(inputID) {
 		return event.ErrNotFound
@@ -29,8 +29,9 @@ func (l *Log) AddInput(_ context.Context, id, inputID string, data []byte) error
 	return nil
 }
 
-// addInput adds an input to a run that has not ended. An input with an id that the run already has is refused. addInput
-// returns the job of the run, which the caller wakes if it is parked, or nil, and by how many bytes the run grew.
+// addInput adds an input to a run that has not ended. It returns event.ErrDuplicateInput if the run already has an
+// input with that id. Otherwise it returns the run's job, or nil if the run has none, and how many bytes the run grew.
+// The caller must wake the job if it is parked.
 func (l *Log) addInput(r *run, inputID string, data []byte) (*job, int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,8 +52,8 @@ func (l *Log) addInput(r *run, inputID string, data []byte) (*job, int64, error)
 	return r.job, r.countLocked(), nil
 }
 
-// Inputs implements event.Inbox. If there are no inputs after that position, the page has More, which is closed when
-// one is added.
+// Inputs implements event.Inbox. If the run has no inputs after that position, the page's More is closed when one is
+// added.
 func (l *Log) Inputs(_ context.Context, id string, after int64) (event.InputPage, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -67,7 +68,7 @@ func (l *Log) Inputs(_ context.Context, id string, after int64) (event.InputPage
 	case after < 0:
 		return event.InputPage{}, event.ErrInvalidPosition
 	case after < n:
-		return event.InputPage{Inputs: r.inbox.inputs[after:n:n]}, nil // an append of the reader must copy the inputs
+		return event.InputPage{Inputs: r.inbox.inputs[after:n:n]}, nil // capped, so that a reader's append copies the inputs
 	}
 	return event.InputPage{More: waitChannel(&r.inbox.more)}, nil
 }

@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// jobQueue holds the jobs that wait for a Claim, in the order in which they were released or
-// woken.
+// jobQueue holds the jobs that wait for a Claim, in the order in which they were released or woken.
 type jobQueue struct {
-	mu   sync.Mutex // guards the fields below; taken after a run's own mutex
+	mu   sync.Mutex // guards the fields below; locked after a run's own mutex
 	jobs []*job
 	more chan struct{} // closed when a job is added; nil while no caller waits
 }
 
-// job implements event.Job. It is in one of three states: claimed by this process, parked, or in
-// the queue. No other process can read the log, so a claimed job is never lost.
+// job implements event.Job. It is in one of three states: claimed by this process, parked, or in the queue. A claimed
+// job is never lost, because no other process can read the log.
 type job struct {
 	queue   *jobQueue
 	run     *run
@@ -24,15 +23,15 @@ type job struct {
 	// The run's mutex guards the fields below.
 	claimed bool
 	parked  bool
-	timer   *time.Timer // wakes the parked run; nil if only an input can
+	timer   *time.Timer // wakes the parked run; nil if only an input can wake it
 	attempt int
 }
 
-// size estimates the bytes of j.
+// size estimates the size of j, in bytes.
 func (j *job) size() int64 { return int64(cap(j.request)) + entryOverhead }
 
-// removeFirst returns the first job of the queue. If the queue is empty, it returns a channel
-// that is closed when a job is added.
+// removeFirst removes and returns the first job of the queue. If the queue is empty, it returns nil and a channel that
+// is closed when a job is added.
 func (q *jobQueue) removeFirst() (*job, <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -44,7 +43,7 @@ func (q *jobQueue) removeFirst() (*job, <-chan struct{}) {
 	return j, nil
 }
 
-// addJob adds a job and wakes the callers of Claim.
+// addJob adds a job to the end of the queue and wakes the callers of Claim.
 func (q *jobQueue) addJob(j *job) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -52,7 +51,7 @@ func (q *jobQueue) addJob(j *job) {
 	wakeWaiters(&q.more)
 }
 
-// markClaimed marks the job as claimed by this process, and reports false if the run has ended.
+// markClaimed marks the job as claimed by this process. It returns false if the run has ended or was dropped.
 func (j *job) markClaimed() bool {
 	j.run.mu.Lock()
 	defer j.run.mu.Unlock()
@@ -76,10 +75,10 @@ func (j *job) Attempt() int {
 	return j.attempt
 }
 
-// Lost implements event.Job. No other process can claim the run, so the channel is nil.
+// Lost implements event.Job. The channel is nil, because no other process can claim the run.
 func (j *job) Lost() <-chan struct{} { return nil }
 
-// Done implements event.Job. It also frees the bytes of the request in the count of the log.
+// Done implements event.Job. It also stops counting the request's size.
 func (j *job) Done(context.Context) error {
 	r := j.run
 	r.mu.Lock()
@@ -92,7 +91,7 @@ func (j *job) Done(context.Context) error {
 	return nil
 }
 
-// Release implements event.Job.
+// Release implements event.Job. It adds the job to the queue.
 func (j *job) Release(context.Context) error {
 	j.run.mu.Lock()
 	j.claimed = false
@@ -101,8 +100,8 @@ func (j *job) Release(context.Context) error {
 	return nil
 }
 
-// Park implements event.Job. An input or the time until wakes the job; without a time only an input does. If the run
-// already has an input after seen, or was dropped, the job goes into the queue at once.
+// Park implements event.Job. The job is woken by an input, or at the time until if that is not zero. If the run already
+// has an input after seen, or was dropped, the job goes into the queue at once.
 func (j *job) Park(_ context.Context, seen int64, until time.Time) error {
 	j.run.mu.Lock()
 	j.claimed = false
@@ -118,7 +117,7 @@ func (j *job) Park(_ context.Context, seen int64, until time.Time) error {
 	return nil
 }
 
-// wakeIfParked moves a parked job into the queue.
+// wakeIfParked moves the job into the queue if it is parked.
 func (j *job) wakeIfParked() {
 	j.run.mu.Lock()
 	wasParked := j.parked
@@ -130,6 +129,7 @@ func (j *job) wakeIfParked() {
 	}
 }
 
+// stopTimerLocked stops the timer of a parked job, if one is set. The caller holds the run's mutex.
 func (j *job) stopTimerLocked() {
 	if j.timer != nil {
 		j.timer.Stop()

@@ -1,5 +1,5 @@
-// Package memory implements event.Log in the memory of one process. The log ends with the
-// process. It is used wherever EVENTS_URL is unset.
+// Package memory implements event.Log in the memory of one process. The log's contents are lost when the process ends.
+// It is used if EVENTS_URL is unset.
 //
 //	log := memory.New(memory.Options{Retention: time.Hour, MaxBytes: 256 << 20})
 //	id := log.NewID()
@@ -14,25 +14,23 @@
 //
 //	defer log.Close()
 //
-// Every method may be called concurrently and returns at once. No goroutine is started, except by a
-// timer that drops the runs whose retention has passed; Close stops it. An event is
-// readable as soon as Append returns. Pages share memory with the log. When the log drops
-// an event, a page that contains it stays valid.
+// Every method may be called concurrently. All methods but Claim return at once. The package starts no goroutines,
+// except that a timer drops the runs whose retention has passed; Close stops it. An event is readable as soon as Append
+// returns. Pages share memory with the log. When the log drops an event, a page that contains it stays valid.
 //
-// A run is the JSON of its events, in blocks of memory that are only appended to and never moved, with
-// an index of the position where each event ends. Readers get slices of the blocks. The newest events of
-// an active run, and of the runs that ended last, also keep their bodies as the writer gave them
-// (the tail), so that readers that follow a run need not decode the JSON; others decode it. The log
-// counts the capacity of the blocks, their indexes, and estimates of everything else, the tails included.
+// A run is stored as the JSON of its events, in blocks of memory that are only appended to and never moved, with an
+// index of where each event ends. Readers get slices of these blocks. For the newest events of active runs and of the
+// runs that ended last, the log also keeps the bodies that the writer passed in (the tail), so that readers that follow
+// a run need not decode JSON. For older events, the log decodes the JSON. The log counts the capacity of the blocks and
+// their indexes, and estimates the rest, including the tails.
 //
-// The log keeps a run for Retention after its terminal event. When all runs together exceed
-// MaxBytes, it drops the runs that ended first: those of an owner above an equal share if they
-// ended more than five seconds ago, otherwise those of all owners. For a run that was dropped it
-// keeps the owner (a tombstone), so that the owner reads ErrGone and everyone else reads
-// ErrNotFound.
+// The log keeps a run for Retention after its terminal event. When all runs together exceed MaxBytes, it drops the runs
+// that ended first: those of an owner above an equal share if they ended more than five seconds ago, and otherwise
+// those of all owners. For a dropped run it remembers the owner (a tombstone), so that the owner gets ErrGone and
+// everyone else gets ErrNotFound.
 //
-// Threads are kept for Retention after their last update, and in a quarter of MaxBytes at most. A full log
-// drops the threads that were not updated for longest, by the same rule of shares.
+// Threads are kept for Retention after their last update, in at most a quarter of MaxBytes. A full log drops the
+// threads that were not updated for longest, with the same rule about shares.
 package memory
 
 import (
@@ -48,8 +46,8 @@ import (
 	"answerd/internal/values"
 )
 
-// A run id consists of idPrefix and idLength characters of five random bits each. The last
-// instanceIDLength characters are the same in all ids of one log.
+// A run id consists of idPrefix and idLength characters of five random bits each. The last instanceIDLength characters
+// are the same in all ids of one log.
 const (
 	idPrefix         = "run_"
 	idLength         = 26
@@ -58,14 +56,14 @@ const (
 
 // Options limits a Log. The zero value uses the defaults.
 type Options struct {
-	// Retention says how long a run is kept after its last event, and a thread after its last update;
-	// 0 means event.DefaultRetention.
+	// Retention is how long a run is kept after its last event, and a thread after its last update; 0 means
+	// event.DefaultRetention.
 	Retention time.Duration
-	// MaxBytes limits the events, inputs, notes and results of all runs, and all threads, together;
-	// 0 means event.DefaultMaxBytes. Threads may use a quarter of it: those are dropped first that were
-	// not updated for longest. Runs that have ended are dropped first, in the order in which they
-	// ended, those of owners above an equal share before others. If no run has ended, the run
-	// that appends loses its oldest results and then its oldest events.
+	// MaxBytes limits the total size of all runs (events, inputs, notes and results) and threads; 0 means
+	// event.DefaultMaxBytes. Threads may use a quarter of it, and those that were not updated for longest are dropped
+	// first. A full log drops runs that have ended, in the order in which they ended, those of owners above an equal
+	// share before others. If no run has ended, the run that appends loses its oldest results and then its oldest
+	// events.
 	MaxBytes int64
 }
 
@@ -74,21 +72,20 @@ type Log struct {
 	instanceID string
 	retention  time.Duration
 	maxBytes   int64
-	bytes      atomic.Int64 // of all runs and threads
+	bytes      atomic.Int64 // total size of all runs and threads
 
-	// runs holds a *run for every id that was not dropped. Every append and every read looks up
-	// its run here. A sync.Map needs no lock for that. With a lock, even a shared one, all cores
-	// would contend for its cache line.
+	// runs holds a *run for every run that was not dropped, by id. Every append and every read looks up its run here. A
+	// sync.Map needs no lock for that. With a lock, even a shared one, all cores would contend for its cache line.
 	runs sync.Map
 
-	mu          sync.RWMutex                // guards the fields below and additions to runs; taken before a run's own mutex
-	ended       []*run                      // in the order in which they ended
+	mu          sync.RWMutex                // guards the fields below and additions to runs; locked before a run's own mutex
+	ended       []*run                      // the runs that have ended, in that order
 	usage       map[event.Owner]*ownerUsage // of the owners that have runs
-	recent      []*run                      // that ended last and still have a tail
-	recentBytes int64                       // of the tails of recent
+	recent      []*run                      // the runs that ended last and still have a tail
+	recentBytes int64                       // total size of the tails of recent
 	tombstones  tombstones                  // of the runs that were dropped
 	keys        map[ownedKey]*run
-	created     int64 // runs, ever
+	created     int64 // number of runs ever created
 	lastDropped time.Time
 
 	expiry expiryTimer
@@ -103,7 +100,7 @@ const threadsShare = 4
 
 var _ event.Log = (*Log)(nil)
 
-// ownedKey identifies an idempotency key of one owner.
+// ownedKey is an idempotency key together with its owner.
 type ownedKey struct {
 	owner event.Owner
 	key   string
@@ -126,7 +123,7 @@ func New(opts Options) *Log {
 	return l
 }
 
-// NewID implements event.Log.
+// NewID implements event.Log. The id ends with l.instanceID, so that isForeignID recognizes the ids of other processes.
 func (l *Log) NewID() string {
 	return idPrefix + strings.ToLower(rand.Text()[:idLength-instanceIDLength]) + l.instanceID
 }
@@ -139,7 +136,7 @@ func (l *Log) isForeignID(id string) bool {
 }
 
 // Create implements event.Log. It also drops the runs whose retention has passed. The id of a dropped run cannot be
-// used again as long as the log has its tombstone.
+// used again while the log has its tombstone.
 func (l *Log) Create(_ context.Context, record event.Run) error {
 	if !event.ValidID(record.ID) {
 		return event.ErrNotFound
@@ -169,13 +166,13 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 		l.usage[record.Owner] = added.usage
 	}
 	added.usage.runs++
-	added.record.Owner = added.usage.owner // the runs of an owner share its strings
-	added.usage.count(added.countLocked()) // added.mu is not needed before other goroutines can find the run
+	added.record.Owner = added.usage.owner // the runs of an owner share the owner's strings
+	added.usage.count(added.countLocked()) // added.mu is not needed, because other goroutines cannot find the run yet
 	l.runs.Store(record.ID, added)
 	return nil
 }
 
-// findRun returns the run of an id, or the error that explains why there is no such run.
+// findRun returns the run with the given id, or event.ErrGone, event.ErrLost or event.ErrNotFound.
 func (l *Log) findRun(id string) (*run, error) {
 	if r, ok := l.runs.Load(id); ok {
 		return r.(*run), nil
@@ -189,7 +186,8 @@ func (l *Log) findRun(id string) (*run, error) {
 	return nil, event.ErrNotFound
 }
 
-// Append implements event.Log.
+// Append implements event.Log. If the log then exceeds its size limit, Append drops runs that have ended, or else the
+// oldest data of this run (addBytes).
 func (l *Log) Append(_ context.Context, id string, b event.Body) (int64, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -203,7 +201,7 @@ func (l *Log) Append(_ context.Context, id string, b event.Body) (int64, error) 
 	return e.Seq, nil
 }
 
-// After implements event.Log.
+// After implements event.Log. It decodes events that are no longer in the run's tail without holding a lock.
 func (l *Log) After(_ context.Context, id string, seq int64) (event.Page, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -216,7 +214,7 @@ func (l *Log) After(_ context.Context, id string, seq int64) (event.Page, error)
 	return r.decodePage(page, undecoded)
 }
 
-// readPage returns a page of pageLocked, or event.ErrGone if the run is no longer kept.
+// readPage returns the result of pageLocked, or event.ErrGone if the run is no longer kept.
 func (l *Log) readPage(r *run, seq int64) (event.Page, [][]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -226,7 +224,7 @@ func (l *Log) readPage(r *run, seq int64) (event.Page, [][]byte, error) {
 	return r.pageLocked(seq)
 }
 
-// Settled implements event.Log. If the run has settled already, the channel that it returns is closed.
+// Settled implements event.Log. If the run has already settled, the returned channel is closed.
 func (l *Log) Settled(_ context.Context, id string) (<-chan struct{}, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -244,7 +242,8 @@ func (l *Log) Settled(_ context.Context, id string) (<-chan struct{}, error) {
 	return settled, nil
 }
 
-// Run implements event.Log.
+// Run implements event.Log. If the run was dropped or its retention has passed, Run returns the run's id and owner with
+// event.ErrGone.
 func (l *Log) Run(_ context.Context, id string) (event.Run, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -260,16 +259,16 @@ func (l *Log) Run(_ context.Context, id string) (event.Run, error) {
 	return snapshot, err
 }
 
-// Now implements event.Log: the log has one process.
+// Now implements event.Log. It returns this machine's time, because only one process uses the log.
 func (l *Log) Now() time.Time { return time.Now() }
 
-// Ready implements event.Log.
+// Ready implements event.Log. It returns nil, because a log in memory can always be used.
 func (l *Log) Ready(context.Context) error { return nil }
 
-// HasRemoteReader implements event.Log: no other process can read this log.
+// HasRemoteReader implements event.Log. It returns false, because no other process can read this log.
 func (l *Log) HasRemoteReader(context.Context, string) bool { return false }
 
-// SaveResult implements event.Log. A full log may drop the result later (Result).
+// SaveResult implements event.Log. A full log may later drop the result, and Result then returns event.ErrGone.
 func (l *Log) SaveResult(_ context.Context, id, call string, result []byte) error {
 	if len(result) > event.MaxResult {
 		return event.ErrTooLarge
@@ -286,7 +285,7 @@ func (l *Log) SaveResult(_ context.Context, id, call string, result []byte) erro
 	return nil
 }
 
-// saveResult adds a result to a run and returns by how many bytes the run grew.
+// saveResult adds a result to a run, and returns how many bytes the run grew.
 func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err error) {
 	if result == nil {
 		result = []byte{} // nil marks a result that was dropped
@@ -303,7 +302,7 @@ func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err e
 	return r.countLocked(), nil
 }
 
-// Result implements event.Log. A result that was dropped to free memory is ErrGone.
+// Result implements event.Log. It returns event.ErrGone for a result that was dropped to free memory.
 func (l *Log) Result(_ context.Context, id, call string) ([]byte, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -325,7 +324,8 @@ func (l *Log) Result(_ context.Context, id, call string) ([]byte, error) {
 	}
 }
 
-// CreateJob implements event.Jobs. The job is claimed by this process. A run that has a job is ErrFenced.
+// CreateJob implements event.Jobs. This process has then claimed the job. If the run already has a job, CreateJob
+// returns event.ErrFenced.
 func (l *Log) CreateJob(_ context.Context, id string, request []byte) (event.Job, error) {
 	if len(request) > event.MaxResult {
 		return nil, event.ErrTooLarge
@@ -343,7 +343,7 @@ func (l *Log) CreateJob(_ context.Context, id string, request []byte) (event.Job
 	return j, nil
 }
 
-// addJob sets the job of a run and returns by how many bytes the run grew.
+// addJob sets a run's job, and returns how many bytes the run grew.
 func (l *Log) addJob(r *run, j *job) (grown int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -360,7 +360,7 @@ func (l *Log) addJob(r *run, j *job) (grown int64, err error) {
 	return r.countLocked(), nil
 }
 
-// Claim implements event.Jobs. It waits until the queue has the job of a run that has not ended, or ctx ends.
+// Claim implements event.Jobs. It waits until the queue has a job whose run has not ended, or until ctx ends.
 func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	for {
 		j, more := l.queue.removeFirst()
@@ -368,7 +368,7 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 			if j.markClaimed() {
 				return j, nil
 			}
-			continue // The run has ended or was dropped since its job was added to the queue.
+			continue // the run has ended or was dropped since its job was added to the queue
 		}
 		select {
 		case <-more:

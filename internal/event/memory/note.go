@@ -23,7 +23,7 @@ func (l *Log) AddNote(_ context.Context, id string, note []byte) error {
 	return nil
 }
 
-// Notes implements event.Journal. The notes of a run whose retention has passed are ErrGone.
+// Notes implements event.Journal. It returns event.ErrGone if the run's retention has passed.
 func (l *Log) Notes(_ context.Context, id string) ([]event.Note, error) {
 	r, err := l.findRun(id)
 	if err != nil {
@@ -34,5 +34,5 @@ func (l *Log) Notes(_ context.Context, id string) ([]event.Note, error) {
 	if r.expiredLocked(l.retention) {
 		return nil, event.ErrGone
 	}
-	return r.notes[:len(r.notes):len(r.notes)], nil // an append of the caller must copy them
+	return r.notes[:len(r.notes):len(r.notes)], nil // capped, so that the caller's append copies the notes
 }

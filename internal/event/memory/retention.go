@@ -10,24 +10,24 @@ import (
 	"answerd/internal/event"
 )
 
-// dropInterval separates two effective calls of DropEndedRuns. The garbage collector needs some
-// time before the memory freed by one call can be measured.
+// dropInterval is the shortest time between two calls of DropEndedRuns that have an effect. The garbage collector needs
+// some time before the memory freed by one call shows in measurements.
 const dropInterval = 2 * time.Second
 
-// maxTombstones bounds a generation of tombstones. At least that many of the runs dropped last
-// are known, and at most twice as many, at about 100 bytes each. A small log has fewer.
+// maxTombstones is the largest size of a generation of tombstones. The log remembers at least that many of the runs it
+// dropped last, and at most twice as many, at about 100 bytes each. A small log remembers fewer.
 const maxTombstones = 16384
 
-// bytesPerTombstone is the part of MaxBytes for which a generation has one tombstone.
+// bytesPerTombstone is how many bytes of MaxBytes allow for one tombstone in a generation.
 const bytesPerTombstone = 2048
 
-// maxOwnersCompared bounds the owners that are compared to find one above its share.
+// maxOwnersCompared is how many owners are compared to find one above their share.
 const maxOwnersCompared = 64
 
 // addBytes counts size more bytes for a run, and drops other runs that have ended while the log exceeds its limit. If
-// no other run has ended, r loses its tail, results and oldest events instead. ended says that the terminal event was
-// added. The caller must not hold a lock. Most calls do not lock l.mu, for which the appends to all other runs would
-// have to wait.
+// no other run has ended, r loses its tail, its results and its oldest events instead. ended is true if r's terminal
+// event was added. The caller must not hold any lock. Most calls do not lock l.mu, because the appends to all other
+// runs would have to wait for it.
 func (l *Log) addBytes(r *run, size int64, ended bool) {
 	if r.usage.count(size) <= l.maxBytes && !ended {
 		return
@@ -43,8 +43,8 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 	for l.bytes.Load() > l.maxBytes && l.hasOtherEndedLocked(r) {
 		l.dropLocked(l.nextToDropLocked(r))
 	}
-	// The log may exceed its limit again here, because runs append without l.mu. r loses events only if there is
-	// no other run that has ended; otherwise the next append drops such a run.
+	// The log may exceed its limit again at this point, because runs append without l.mu. r loses events only if no
+	// other run has ended. Otherwise the next append drops such a run.
 	if excess := l.bytes.Load() - l.maxBytes; excess > 0 && !l.hasOtherEndedLocked(r) {
 		// Drop more than needed, so that not every append drops something.
 		l.dropTailLocked(r)
@@ -52,11 +52,11 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 	}
 }
 
-// addRecentLocked adds a run that has ended to the recent ones, and drops the tails of the first of them
-// until the others use no more than their share of the log.
+// addRecentLocked adds a run that has ended to the recent ones. It then drops the oldest tails among them until the
+// rest use no more than their share of the log. The caller holds l.mu.
 func (l *Log) addRecentLocked(r *run) {
 	r.mu.Lock()
-	l.recentBytes += r.tail.bytes // The tail does not grow any more, since the run has ended.
+	l.recentBytes += r.tail.bytes // the tail does not grow any more, because the run has ended
 	r.mu.Unlock()
 	l.recent, r.recent = append(l.recent, r), true
 	for len(l.recent) > 1 && l.recentBytes > l.maxBytes/tailsShare {
@@ -64,7 +64,8 @@ func (l *Log) addRecentLocked(r *run) {
 	}
 }
 
-// dropTailLocked drops the tail of a recent run. Its events can still be read.
+// dropTailLocked drops the tail of a recent run. The run's events can still be read. The caller holds l.mu, but not
+// r.mu.
 func (l *Log) dropTailLocked(r *run) {
 	if !r.recent {
 		return
@@ -78,18 +79,18 @@ func (l *Log) dropTailLocked(r *run) {
 	r.usage.count(freed)
 }
 
-// hasOtherEndedLocked reports whether the run that ended first is not r.
+// hasOtherEndedLocked reports whether the run that ended first is not r. The caller holds l.mu.
 func (l *Log) hasOtherEndedLocked(r *run) bool { return len(l.ended) > 0 && l.ended[0] != r }
 
-// readGrace protects a run after its end from being chosen because of its owner's share. The
-// readers of its stream read the last events in this time.
+// readGrace is how long a run that has ended is protected from being chosen because of its owner's share. Readers of
+// its stream can read the last events in this time.
 const readGrace = 5 * time.Second
 
-// nextToDropLocked chooses the run to drop so that r gets space; it never chooses r. It first
-// looks for an owner above its share, which is an equal part of the log for each owner that has
-// runs: the owner of r, or else the largest of some owners. It returns the run of that owner
-// that ended first. If none of these owners has a run that ended more than readGrace ago, it
-// returns the run that ended first of all.
+// nextToDropLocked chooses a run to drop to make space for r, but never r itself. It first looks for an owner above
+// their share, which is an equal part of the log for each owner with runs. It tries r's owner first, and then the
+// largest of up to maxOwnersCompared owners. It returns the run of that owner that ended first. If none of these owners
+// has a run that ended more than readGrace ago, it returns the run that ended first of all. The caller holds l.mu, and
+// l.ended[0] must not be r.
 func (l *Log) nextToDropLocked(r *run) *run {
 	share := l.maxBytes / int64(max(len(l.usage), 1))
 	endedBefore := time.Now().Add(-readGrace)
@@ -109,9 +110,9 @@ func (l *Log) nextToDropLocked(r *run) *run {
 	return chosen
 }
 
-// DropEndedRuns drops a quarter of the runs that have ended, in the order in which they ended.
-// Calls within two seconds of the last one do nothing. A process calls it when memory is short:
-// ended runs would otherwise occupy memory for the whole retention while new runs are refused.
+// DropEndedRuns drops a quarter of the runs that have ended, in the order in which they ended. Calls within two seconds
+// of the last one do nothing. A process calls it when memory is short. Otherwise, ended runs would occupy memory for
+// the whole retention while new runs are refused.
 func (l *Log) DropEndedRuns() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,27 +126,27 @@ func (l *Log) DropEndedRuns() {
 	}
 }
 
-// dropExpiredLocked drops the runs whose retention has passed.
+// dropExpiredLocked drops the runs whose retention has passed. The caller holds l.mu.
 func (l *Log) dropExpiredLocked(now time.Time) {
 	for len(l.ended) > 0 && now.Sub(l.ended[0].endTime()) >= l.retention {
 		l.dropLocked(l.ended[0])
 	}
 }
 
-// expiryInterval is how often expired runs are dropped at most. Until then they cannot be read, but use
+// expiryInterval is the shortest time until the timer drops expired runs. Until then they cannot be read, but use
 // memory.
 const expiryInterval = time.Second
 
-// expiryTimer drops the runs whose retention has passed when no run is created. It is set while there
-// are runs that have ended. The zero value is not set.
+// expiryTimer drops the runs whose retention has passed even if no run is created. It is set while the log has runs
+// that have ended. The zero value is not set.
 type expiryTimer struct {
-	running sync.WaitGroup // counts the timer while it is set, and its function
+	running sync.WaitGroup // counts the timer while it is set, and the timer's function
 
-	timer  *time.Timer // guarded by Log.mu, as is closed; nil while it is not set
+	timer  *time.Timer // nil while it is not set; Log.mu guards timer and closed
 	closed bool
 }
 
-// scheduleExpiryLocked sets the timer if it is not set and a run has ended.
+// scheduleExpiryLocked sets the timer if it is not set and a run has ended. The caller holds l.mu.
 func (l *Log) scheduleExpiryLocked() {
 	if l.expiry.timer != nil || l.expiry.closed || len(l.ended) == 0 {
 		return
@@ -161,7 +162,7 @@ func (l *Log) scheduleExpiryLocked() {
 	})
 }
 
-// Close stops the timer that drops expired runs. The log can still be used.
+// Close stops the timer that drops expired runs, and waits for its function. The log can still be used.
 func (l *Log) Close() {
 	l.mu.Lock()
 	l.expiry.closed = true
@@ -173,15 +174,15 @@ func (l *Log) Close() {
 	l.expiry.running.Wait()
 }
 
-// dropLocked removes a run and adds its tombstone. The caller holds l.mu; dropLocked locks r.mu. Readers and waiters
-// that already have the run are woken, and find dropped set when they call the log again.
+// dropLocked removes a run and adds its tombstone. It wakes readers and waiters that already hold the run, and they get
+// event.ErrGone when they call the log again. The caller holds l.mu, but not r.mu.
 func (l *Log) dropLocked(r *run) {
 	l.ended, r.usage.ended = removeRun(l.ended, r), removeRun(r.usage.ended, r)
 	l.dropTailLocked(r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dropped {
-		return // Delete was called while the run ended. The key may belong to another run by now.
+		return // Delete was called while the run ended, and the key may belong to another run by now
 	}
 	delete(l.keys, ownedKey{r.record.Owner, r.record.Key})
 	r.usage.runs--
@@ -208,7 +209,7 @@ func (l *Log) dropLocked(r *run) {
 	wakeWaiters(&r.inbox.more)
 }
 
-// removeRun returns runs without r, in the same array. r is nearly always the first of them.
+// removeRun returns runs without r. It reuses the array of runs. r is nearly always the first element.
 func removeRun(runs []*run, r *run) []*run {
 	if len(runs) > 0 && runs[0] == r {
 		runs[0] = nil
@@ -227,21 +228,22 @@ func (l *Log) ownerOfDropped(id string) (event.Owner, bool) {
 	return l.tombstones.ownerOf(id)
 }
 
-// tombstones stores the owners of dropped runs by id. It stores nothing else of a run, because a
-// reference to the run would keep most of its memory alive.
+// tombstones holds the owners of dropped runs, by run id. It holds nothing else about a run, because a reference to the
+// run would keep most of the run's memory alive.
 //
-// It has two generations. When the newer one is full it replaces the older one, so the order of
-// single tombstones need not be stored.
+// It has two generations. When the newer one is full, it replaces the older one, so that the order of single tombstones
+// need not be stored.
 type tombstones struct {
 	newer, older map[string]unique.Handle[event.Owner]
-	limit        int // of a generation
+	limit        int // largest size of a generation
 }
 
+// newTombstones returns empty tombstones for a log of maxBytes.
 func newTombstones(maxBytes int64) tombstones {
 	return tombstones{limit: int(min(maxTombstones, maxBytes/bytesPerTombstone+1))}
 }
 
-// addOwner stores the owner of a run that was dropped. If the newer generation is full, it first forgets the older one.
+// addOwner stores the owner of a run that was dropped. If the newer generation is full, the older one is forgotten.
 func (t *tombstones) addOwner(id string, owner event.Owner) {
 	if len(t.newer) >= t.limit {
 		t.older, t.newer = t.newer, nil
@@ -249,13 +251,13 @@ func (t *tombstones) addOwner(id string, owner event.Owner) {
 	if t.newer == nil {
 		t.newer = make(map[string]unique.Handle[event.Owner])
 	}
-	// The id may be a substring of a larger string; a clone does not keep that string alive.
-	// unique clones the owner's strings, and stores the owner of many runs once.
+	// Clone the id, because it may be part of a longer string that would stay in memory. unique.Make clones the owner's
+	// strings, and stores an owner of many runs only once.
 	t.newer[strings.Clone(id)] = unique.Make(owner)
 }
 
-// ownerOf returns the owner of a run that was dropped. ok is false if the run was not dropped, or so many runs were
-// dropped since then that its tombstone was forgotten.
+// ownerOf returns the owner of a run that was dropped. It returns false if the run was not dropped, or if so many runs
+// were dropped since then that its tombstone was forgotten.
 func (t *tombstones) ownerOf(id string) (event.Owner, bool) {
 	handle, ok := t.newer[id]
 	if !ok {

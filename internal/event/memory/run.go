@@ -10,40 +10,40 @@ import (
 )
 
 const (
-	// runOverhead estimates the bytes that a run needs in addition to its entries.
+	// runOverhead estimates how many bytes a run needs in addition to its entries.
 	runOverhead = 1 << 10
-	// maxPageEvents bounds the events of a page that must be decoded, so that the reader of a long run regains
-	// control between pages, for example to flush or to notice the end of its request.
+	// maxPageEvents is the largest number of events on a page that must be decoded. It lets the reader of a long run
+	// regain control between pages, for example to flush or to notice that its request has ended.
 	maxPageEvents = 64
-	// maxPageBytes bounds the JSON of a page of more than one event that must be decoded.
+	// maxPageBytes is the largest size of the JSON on a page that must be decoded. A single event may be larger.
 	maxPageBytes = 1 << 20
 )
 
 // run holds one run of a Log.
 type run struct {
-	number int64 // in the order of creation, from 1
+	number int64 // order of creation, from 1
 	began  time.Time
 	usage  *ownerUsage
-	recent bool // is in Log.recent, guarded by Log.mu
+	recent bool // the run is in Log.recent; guarded by Log.mu
 
 	mu         sync.Mutex   // guards the fields below
-	record     event.Run    // its Last stays unset
-	status     event.Status // that the newest event implies
+	record     event.Run    // Last stays unset
+	status     event.Status // the status that the newest event implies
 	events     events
-	tail       tail  // of events; empty when later runs have ended, see Log.recent
-	otherBytes int64 // of everything but events and tail
-	counted    int64 // the bytes of the run that are part of Log.bytes so far (countLocked)
+	tail       tail  // empty some time after the run has ended; see Log.recent
+	otherBytes int64 // size of everything but events and tail
+	counted    int64 // what countLocked has counted for the run so far
 	results    results
 	inbox      inbox
 	notes      []event.Note
 	job        *job          // nil before CreateJob and after Done
 	ended      time.Time     // when the terminal event was appended; zero before
-	dropped    bool          // the run was dropped: only record is left, without Request and Metadata
+	dropped    bool          // the run was dropped; only record is left, without Request and Metadata
 	more       chan struct{} // closed at the next append; nil while no caller waits
-	settled    chan struct{} // closed at the next append after which the run has settled; nil while no caller waits
+	settled    chan struct{} // closed at the next append that settles the run; nil while no caller waits
 }
 
-// recordSize estimates the bytes of a run without events.
+// recordSize estimates the size of a run without events, in bytes.
 func recordSize(r event.Run) int64 {
 	n := runOverhead + cap(r.Request) + len(r.ThreadID) + len(r.Agent) + len(r.Key)
 	for name, value := range r.Metadata {
@@ -52,11 +52,12 @@ func recordSize(r event.Run) int64 {
 	return int64(n)
 }
 
-// lines has buffers in which events are encoded.
+// lines has buffers for encoding events.
 var lines = sync.Pool{New: func() any { return new([]byte) }}
 
-// appendEvent adds an event with the next number, wakes those who wait for it, and returns by how many bytes the run
-// grew. A terminal event ends the run. A run that accepts no events has the error of checkWritableLocked.
+// appendEvent adds an event with the next number, wakes the callers that wait for it, and returns how many bytes the
+// run grew. A terminal event ends the run. If the run accepts no events, appendEvent returns the error of
+// checkWritableLocked.
 func (r *run) appendEvent(body event.Body) (e event.Event, grown int64, err error) {
 	buffer := lines.Get().(*[]byte)
 	defer lines.Put(buffer)
@@ -65,8 +66,8 @@ func (r *run) appendEvent(body event.Body) (e event.Event, grown int64, err erro
 	if err := r.checkWritableLocked(); err != nil {
 		return event.Event{}, 0, err
 	}
-	// The monotonic clock keeps the times of a run in order when the system clock is set back.
-	// It omits the time for which the machine was suspended.
+	// The monotonic clock keeps the times of a run in order even if the system clock is set back. It does not count the
+	// time for which the machine was suspended.
 	now := r.began.Add(time.Since(r.began))
 	e = event.Event{RunID: r.record.ID, Seq: r.events.newest + 1, Time: now.UnixMilli(), Body: body}
 	line, err := event.AppendEncode((*buffer)[:0], e.RunID, e.Seq, e.Time, body)
@@ -75,7 +76,7 @@ func (r *run) appendEvent(body event.Body) (e event.Event, grown int64, err erro
 	}
 	e.JSON = r.events.add(line)
 	if cap(line) <= maxBlock {
-		*buffer = line // The block has a copy. A larger line has become a block itself.
+		*buffer = line // the block has a copy; a larger line has itself become a block
 	}
 	r.tail.add(e)
 	r.status = event.Run{Last: e}.Status()
@@ -90,12 +91,12 @@ func (r *run) appendEvent(body event.Body) (e event.Event, grown int64, err erro
 	return e, r.countLocked(), nil
 }
 
-// withLoss estimates how much memory of the process n bytes of a run take: a third more. Go's allocator does not reuse
-// the space between objects of different ages, and the runtime keeps a tenth of the heap. That was 100 MB of an idle
-// process with 256 MiB for the log, after 50,000 answers.
+// withLoss estimates how much process memory n bytes of a run take: a third more. Go's allocator does not reuse the
+// space between objects of different ages, and the runtime keeps a tenth of the heap. In an idle process with 256 MiB
+// for the log, that was 100 MB after 50,000 answers.
 func withLoss(n int64) int64 { return n + n/3 }
 
-// countLocked returns by how many bytes the run has grown since the last call. The caller holds r.mu, and passes the
+// countLocked returns how many bytes the run has grown since the last call. The caller holds r.mu, and must pass the
 // result to ownerUsage.count.
 func (r *run) countLocked() (grown int64) {
 	now := withLoss(r.events.bytes + r.tail.bytes + r.otherBytes)
@@ -103,7 +104,7 @@ func (r *run) countLocked() (grown int64) {
 	return grown
 }
 
-// checkWritableLocked returns the error that an append would get, nil if appends are allowed.
+// checkWritableLocked returns the error for an append to the run, or nil if appends are allowed. The caller holds r.mu.
 func (r *run) checkWritableLocked() error {
 	switch {
 	case r.dropped:
@@ -116,9 +117,9 @@ func (r *run) checkWritableLocked() error {
 	return nil
 }
 
-// pageLocked returns the events after seq, at most maxPageEvents. If the tail does not have them, the page is without
-// events, and undecoded has their JSON. If there are none yet, and the run has not ended, page.More is closed at the
-// next append.
+// pageLocked returns the next events after seq. If the tail does not have them, it returns at most maxPageEvents of
+// them as JSON in undecoded, and page.Events is empty. If the run has no later events and has not ended, page.More is
+// closed at the next append. The caller holds r.mu.
 func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err error) {
 	switch {
 	case seq < 0 || seq > r.events.newest:
@@ -142,8 +143,8 @@ func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err er
 	return page, undecoded, nil
 }
 
-// decodePage returns the page of pageLocked with the events of undecoded. It needs no lock, because the blocks of a run
-// do not change.
+// decodePage decodes undecoded, which pageLocked returned, into page.Events. It needs no lock, because the blocks of a
+// run do not change.
 func (r *run) decodePage(page event.Page, undecoded [][]byte) (event.Page, error) {
 	if len(undecoded) == 0 {
 		return page, nil
@@ -158,15 +159,15 @@ func (r *run) decodePage(page event.Page, undecoded [][]byte) (event.Page, error
 	return page, nil
 }
 
-// expiredLocked reports whether the run was dropped, or will be by the timer or the next Create because its
-// retention has passed.
+// expiredLocked reports whether the run was dropped, or its retention has passed, so that the timer or the next Create
+// will drop it. The caller holds r.mu.
 func (r *run) expiredLocked(retention time.Duration) bool {
 	hasEnded := !r.ended.IsZero()
 	return r.dropped || hasEnded && time.Since(r.ended) >= retention
 }
 
-// snapshot returns the record of the run with its newest event as Last. kept is false if the run was dropped or its
-// retention has passed; then Last is not set. The event is decoded without r.mu.
+// snapshot returns the run's record with its newest event as Last. kept is false if the run was dropped or its
+// retention has passed. Last is then not set. snapshot decodes the event without holding r.mu.
 func (r *run) snapshot(retention time.Duration) (record event.Run, kept bool, err error) {
 	r.mu.Lock()
 	record, kept = r.record, !r.expiredLocked(retention)
@@ -187,14 +188,14 @@ func (r *run) snapshot(retention time.Duration) (record event.Run, kept bool, er
 	return record, kept, nil
 }
 
-// endTime returns when the terminal event was appended, zero before.
+// endTime returns when the terminal event was appended, or the zero time if it was not.
 func (r *run) endTime() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended
 }
 
-// waitChannel returns the channel that the next call of wakeWaiters closes, and makes one if there is none. The caller
+// waitChannel returns the channel that the next call of wakeWaiters closes, and creates it if necessary. The caller
 // holds the lock that guards *more.
 func waitChannel(more *chan struct{}) <-chan struct{} {
 	if *more == nil {
@@ -203,8 +204,8 @@ func waitChannel(more *chan struct{}) <-chan struct{} {
 	return *more
 }
 
-// wakeWaiters closes the channel that waitChannel has returned since the last call, if any. The caller holds the lock
-// that guards *more.
+// wakeWaiters closes the channel that waitChannel has returned since the last call of wakeWaiters, if any. The caller
+// holds the lock that guards *more.
 func wakeWaiters(more *chan struct{}) {
 	if *more != nil {
 		close(*more)
@@ -212,36 +213,36 @@ func wakeWaiters(more *chan struct{}) {
 	}
 }
 
-// inbox stores the inputs of one run. The position of an input is its index plus 1.
+// inbox holds the inputs of one run. The position of an input is its index plus 1.
 type inbox struct {
 	inputs []event.Input
 	more   chan struct{} // closed at the next input; nil while no caller waits
 }
 
-// ownerUsage counts what the runs of one owner use of the log.
+// ownerUsage counts how much of the log one owner's runs use.
 type ownerUsage struct {
 	owner event.Owner
 	bytes atomic.Int64
-	total *atomic.Int64 // the bytes of the log
+	total *atomic.Int64 // size of the whole log
 
-	runs  int    // guarded by Log.mu, as is ended
-	ended []*run // in the order in which they ended
+	runs  int    // number of runs; Log.mu guards runs and ended
+	ended []*run // the runs that have ended, in that order
 }
 
-// count accounts for n more bytes of the owner's runs and returns the bytes of the log.
+// count adds n bytes to the size of the owner's runs and of the log. It returns the log's new size.
 func (u *ownerUsage) count(n int64) int64 {
 	u.bytes.Add(n)
 	return u.total.Add(n)
 }
 
-// canDropLocked reports whether the owner's run that ended first is not r and ended before t.
+// canDropLocked reports whether the owner's run that ended first is not r and ended before t. The caller holds Log.mu.
 func (u *ownerUsage) canDropLocked(r *run, t time.Time) bool {
 	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(t)
 }
 
-// trimContent drops the oldest results of a run, then its tail except for the last part, and then its oldest events,
-// until wanted bytes are free or only the newest block of events remains. It returns by how many bytes the run grew,
-// which is negative.
+// trimContent drops the run's oldest results, then its tail except for the last part, and then its oldest events, until
+// wanted bytes are free or only the newest block of events is left. It returns how many bytes the run grew, which is at
+// most 0.
 func (r *run) trimContent(wanted int64) (grown int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,14 +257,14 @@ func (r *run) trimContent(wanted int64) (grown int64) {
 	return r.countLocked()
 }
 
-// currentStatus returns the status of r.
+// currentStatus returns the run's status.
 func (r *run) currentStatus() event.Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.status
 }
 
-// addNote adds a note to r and returns by how many bytes the run grew.
+// addNote adds a note to the run, and returns how many bytes the run grew.
 func (r *run) addNote(note []byte) (grown int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	// entryOverhead estimates the bytes that an event of a tail, an input, note or result needs in
-	// addition to its own text.
+	// entryOverhead estimates how many bytes an event of a tail, an input, a note or a result needs in addition to its
+	// own text.
 	entryOverhead = 128
-	// maxTail is the size that a tail is cut to when it has twice as much. Readers that follow a run are
-	// seldom more than some events behind.
+	// maxTail is the size to which a tail is cut once it is twice as large. Readers that follow a run are seldom more
+	// than a few events behind.
 	maxTail = 256 << 10
 	// partEvents is the number of events in a part of a tail.
 	partEvents = 16
@@ -19,15 +19,15 @@ const (
 	tailsShare = 16
 )
 
-// tail has the newest events of a run as the writer gave them, so that a reader that follows the run
-// need not decode their JSON, which is in a block. The events are in parts, so that a long tail is not copied when it
-// grows. Pages share the events of a part.
+// tail holds the newest events of a run as the writer passed them in, so that a reader that follows the run need not
+// decode the JSON in the blocks. The events are in parts, so that a long tail is not copied when it grows. Pages share
+// the events of a part.
 type tail struct {
-	parts [][]event.Event // each has partEvents consecutive events, but the last one may have fewer
+	parts [][]event.Event // each has partEvents consecutive events; the last one may have fewer
 	bytes int64
 }
 
-// tailSize estimates the bytes of an event in a tail. Its body has about the texts of the JSON.
+// tailSize estimates the size of an event in a tail, in bytes. A decoded body has about the same texts as the JSON.
 func tailSize(e event.Event) int64 { return int64(len(e.JSON)) + entryOverhead }
 
 // add adds the newest event, and cuts the tail if it has become too large.
@@ -43,7 +43,7 @@ func (t *tail) add(e event.Event) {
 	}
 }
 
-// dropOldest drops the oldest parts until the tail has at most size bytes or only its last part.
+// dropOldest drops the oldest parts until the tail has at most size bytes or only its last part is left.
 func (t *tail) dropOldest(size int64) {
 	for t.bytes > size && len(t.parts) > 1 {
 		for _, e := range t.parts[0] {
@@ -53,11 +53,12 @@ func (t *tail) dropOldest(size int64) {
 	}
 }
 
-// eventsAfter returns the events of one part after seq. ok is false if the tail does not have the event after seq.
+// eventsAfter returns the events after seq from a single part. ok is false if the tail does not have the event after
+// seq.
 func (t *tail) eventsAfter(seq int64) (events []event.Event, ok bool) {
 	for _, part := range slices.Backward(t.parts) {
 		if n := seq + 1 - part[0].Seq; n >= 0 {
-			return part[n:len(part):len(part)], true // an append of the reader must copy the events
+			return part[n:len(part):len(part)], true // capped, so that a reader's append copies the events
 		}
 	}
 	return nil, false

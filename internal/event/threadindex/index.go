@@ -1,12 +1,12 @@
-// Package threadindex keeps the threads of each owner in the order of their last update. The log in memory and the one
-// on JetStream list threads from it.
+// Package threadindex keeps each owner's threads in the order of their last update. The log in memory and the one on
+// JetStream use it to list threads.
 //
 //	var x threadindex.Index
 //	x.Put(threadindex.Entry{Thread: t, Order: 7})
 //	page, err := x.Page(event.ThreadFilter{Owner: t.Owner}, func(event.Thread) bool { return true })
 //
-// A page costs about the same for any number of threads. With a Query, Page compares the titles
-// of one owner's threads until the page is full. An Index is not safe for concurrent use.
+// A page costs about the same for any number of threads. With a Query, Page compares the titles of the owner's threads
+// until the page is full. An Index is not safe for concurrent use.
 package threadindex
 
 import (
@@ -22,27 +22,27 @@ import (
 // Entry is a thread with its position in the order of updates.
 type Entry struct {
 	event.Thread
-	// Order is greater the later the thread was updated. Each thread has a different Order. The Next of
-	// a page is the Order of its last thread, in base 36.
+	// Order orders threads by their last update, the latest having the largest Order. Each thread has a different
+	// Order. A page's Next is the Order of its last thread, in base 36.
 	Order uint64
 }
 
-// Index has the threads of all owners. The zero Index is empty.
+// Index holds the threads of all owners. The zero Index is empty.
 type Index struct {
 	owners map[event.Owner]*threads // only owners with threads
 	count  int                      // number of threads of all owners
 }
 
-// threads has the threads of one owner, each in both fields.
+// threads holds the threads of one owner, each of them in both fields.
 type threads struct {
 	byID   map[string]*Entry
-	sorted []*Entry // by Order, the smallest first
+	sorted []*Entry // by Order, smallest first
 }
 
-// Len returns the number of threads.
+// Len returns the number of threads of all owners.
 func (x *Index) Len() int { return x.count }
 
-// Get returns a copy of the entry of a thread, or false if there is none.
+// Get returns a copy of a thread's entry. found is false if the index has no entry for the thread.
 func (x *Index) Get(owner event.Owner, id string) (entry Entry, found bool) {
 	if o := x.owners[owner]; o != nil {
 		if e := o.byID[id]; e != nil {
@@ -52,7 +52,7 @@ func (x *Index) Get(owner event.Owner, id string) (entry Entry, found bool) {
 	return Entry{}, false
 }
 
-// Put adds an entry. It replaces the entry with the same owner and id, if there is one.
+// Put adds an entry, and replaces any entry with the same owner and id.
 func (x *Index) Put(entry Entry) {
 	if x.owners == nil {
 		x.owners = make(map[event.Owner]*threads)
@@ -79,7 +79,7 @@ func (x *Index) Put(entry Entry) {
 	owned.sorted = slices.Insert(owned.sorted, position, &entry)
 }
 
-// Remove removes the entry of a thread, if there is one.
+// Remove removes a thread's entry, if the index has one.
 func (x *Index) Remove(owner event.Owner, id string) {
 	o := x.owners[owner]
 	if o == nil || o.byID[id] == nil {
@@ -93,10 +93,10 @@ func (x *Index) Remove(owner event.Owner, id string) {
 	}
 }
 
-// Page returns a page of the owner's threads, the one updated last first. It leaves out threads for which isKept
-// returns false, and those whose title does not contain the query. It returns event.ErrInvalidPosition if filter.After
-// is not empty and not a number in base 36. A thread that is updated between two pages moves to the beginning of the
-// list, so it is not on the later page.
+// Page returns a page of the owner's threads, most recently updated first. It leaves out threads for which isKept
+// returns false, and those whose title does not contain filter.Query. It returns event.ErrInvalidPosition if
+// filter.After is not empty and not a number in base 36. A thread that is updated between two calls moves to the
+// beginning of the list, so it is missing from the later page.
 func (x *Index) Page(filter event.ThreadFilter, isKept func(event.Thread) bool) (page event.ThreadPage, err error) {
 	owned := x.owners[filter.Owner]
 	if owned == nil {
@@ -130,8 +130,7 @@ func (x *Index) Page(filter event.ThreadFilter, isKept func(event.Thread) bool) 
 	return page, nil
 }
 
-// Oldest returns the threads of an owner, the one that was updated longest ago first. The index must not
-// be changed during the iteration.
+// Oldest returns an owner's threads, least recently updated first. The index must not change during the iteration.
 func (x *Index) Oldest(owner event.Owner) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		if o := x.owners[owner]; o != nil {
@@ -144,8 +143,8 @@ func (x *Index) Oldest(owner event.Owner) iter.Seq[Entry] {
 	}
 }
 
-// search returns the position in o.sorted of the first entry whose Order is at least order, and whether the Order is
-// equal.
+// search returns the position in o.sorted of the first entry whose Order is at least order. found says whether its
+// Order equals order.
 func (o *threads) search(order uint64) (position int, found bool) {
 	return slices.BinarySearchFunc(o.sorted, order, func(e *Entry, order uint64) int { return cmp.Compare(e.Order, order) })
 }

@@ -1,11 +1,11 @@
-// Package genai writes what a model reads and writes as attributes of spans, as the OpenTelemetry
-// conventions for generative AI define them. It is used only if the operator wants content in spans.
+// Package genai records a model's input and output as span attributes, as the OpenTelemetry conventions for generative
+// AI define them. It is used only if the operator wants content in spans.
 //
 //	span.SetAttributes(genai.Input(request.Messages)...)
 //	span.SetAttributes(genai.Output(text, calls, "stop"))
 //
-// Each attribute has at most MaxBytes bytes. It stays valid JSON: long texts are cut, and of a long conversation the
-// newest messages are there. Files are named and not included. All functions may be used concurrently.
+// Each attribute has at most MaxBytes bytes and is valid JSON. Long texts are cut, and only the newest messages of a
+// long conversation are included. Files are named but not included. All functions may be called concurrently.
 package genai
 
 import (
@@ -17,23 +17,23 @@ import (
 	"answerd/internal/llm"
 )
 
-// MaxBytes bounds an attribute.
+// MaxBytes is the largest size of an attribute, in bytes.
 const MaxBytes = 16 << 10
 
 const (
-	maxText     = 8 << 10 // bytes of a text at first; less if the attribute becomes too long
-	minText     = 256     // bytes of a text before messages are left out
-	maxMessages = 64      // the newest ones
+	maxText     = 8 << 10 // largest size of a text, in bytes; smaller if the attribute would become too long
+	minText     = 256     // texts are not cut below this size, in bytes; older messages are left out instead
+	maxMessages = 64      // number of newest messages to include
 )
 
-// message is a message as the conventions define it. FinishReason is set in an answer.
+// message is a message as the conventions define it. Only answers have a FinishReason.
 type message struct {
 	Role         string `json:"role"`
 	Parts        []part `json:"parts"`
 	FinishReason string `json:"finish_reason,omitempty"`
 }
 
-// part is a part of a message: text, tool_call, tool_call_response, or a file.
+// part is a part of a message. Its type is text, tool_call, tool_call_response or file.
 type part struct {
 	Type      string `json:"type"`
 	Content   string `json:"content,omitempty"`
@@ -45,8 +45,8 @@ type part struct {
 	Modality  string `json:"modality,omitempty"`
 }
 
-// Input returns the system instructions and the messages of a request to a model, in at most MaxBytes each: the newest
-// maxMessages messages, with texts shortened until they fit (encodeBounded).
+// Input returns the system instructions and the messages of a model request as attributes. It includes the newest
+// maxMessages messages, and shortens texts until each attribute fits in MaxBytes (encodeBounded).
 func Input(messages []llm.Message) []attribute.KeyValue {
 	var out []attribute.KeyValue
 	if len(messages) > 0 && messages[0].Role == llm.System {
@@ -66,7 +66,7 @@ func Input(messages []llm.Message) []attribute.KeyValue {
 	})))
 }
 
-// Output returns the answer of a model, or of an agent.
+// Output returns an answer of a model or an agent as an attribute.
 func Output(text string, calls []llm.ToolCall, finishReason string) attribute.KeyValue {
 	return attribute.String("gen_ai.output.messages", encodeBounded(1, func(_, limit int) any {
 		m := newMessage(llm.Message{Role: llm.Assistant, Text: text, Calls: calls}, limit)
@@ -75,17 +75,18 @@ func Output(text string, calls []llm.ToolCall, finishReason string) attribute.Ke
 	}))
 }
 
-// Arguments returns the arguments of a tool call.
+// Arguments returns a tool call's arguments as an attribute.
 func Arguments(args string) attribute.KeyValue {
 	return attribute.String("gen_ai.tool.call.arguments", truncateText(args, MaxBytes))
 }
 
-// Result returns the result of a tool call.
+// Result returns a tool call's result as an attribute.
 func Result(result string) attribute.KeyValue {
 	return attribute.String("gen_ai.tool.call.result", truncateText(result, MaxBytes))
 }
 
-// newMessage returns a message whose texts have at most limit bytes. Files have their name and type, not their content.
+// newMessage converts a message, and cuts its texts to limit bytes. Files keep their name and type, but not their
+// content.
 func newMessage(m llm.Message, limit int) message {
 	out := message{Role: string(m.Role), Parts: []part{}}
 	switch {
@@ -104,8 +105,8 @@ func newMessage(m llm.Message, limit int) message {
 	return out
 }
 
-// argumentsValue returns the arguments of a call as raw JSON. If they are not JSON, or are longer than limit, it
-// returns their beginning as a string.
+// argumentsValue returns a call's arguments as raw JSON. If they are not JSON, or longer than limit bytes, it returns
+// their beginning as a string.
 func argumentsValue(text string, limit int) any {
 	if len(text) > limit || !json.Valid([]byte(text)) {
 		return truncateText(text, limit)
@@ -113,10 +114,10 @@ func argumentsValue(text string, limit int) any {
 	return json.RawMessage(text)
 }
 
-// encodeBounded returns the JSON of n messages in at most MaxBytes. build returns the messages with indexes of at least
-// from, with texts of at most limit bytes. encodeBounded first halves the limit, down to minText, and then leaves out
-// the older half of the messages, until the JSON fits. It returns an empty list if a single message does not fit, which
-// is one with very many calls.
+// encodeBounded returns the JSON of n messages in at most MaxBytes. build(from, limit) must return the messages from
+// index from on, with texts of at most limit bytes. encodeBounded first halves limit, down to minText, and then leaves
+// out the older half of the messages, until the JSON fits. It returns an empty list if even a single message does not
+// fit, because it has very many calls.
 func encodeBounded(n int, build func(from, limit int) any) string {
 	from, limit := 0, maxText
 	for {
@@ -134,7 +135,7 @@ func encodeBounded(n int, build func(from, limit int) any) string {
 	}
 }
 
-// truncateText returns at most limit bytes of a text, with a mark if some are missing.
+// truncateText cuts a text to at most limit bytes, and marks the cut with "…".
 func truncateText(text string, limit int) string {
 	const mark = "…"
 	if len(text) <= limit {

@@ -1,5 +1,5 @@
-// Package llmtest is a scripted OpenAI-compatible endpoint over real HTTP, for the tests of
-// whatever uses a model, with helpers to compare the parts of an answer.
+// Package llmtest is a scripted OpenAI-compatible endpoint over real HTTP, for the tests of code that uses a model. It
+// also has helpers to compare the parts of an answer.
 //
 //	model := llmtest.New(t, llmtest.Turns(
 //		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}),
@@ -7,8 +7,8 @@
 //	))
 //	openai.New(openai.Config{BaseURL: model.URL})
 //
-// A script is a function of one request and not of those before it, so that any number of
-// runs can follow it at the same time.
+// A script depends only on the current request and not on earlier ones, so that any number of runs can follow it at the
+// same time.
 package llmtest
 
 import (
@@ -21,10 +21,10 @@ import (
 	"testing"
 )
 
-// ModelID is the only id that GET /v1/models lists. Every other id is answered, too.
+// ModelID is the only id that GET /v1/models lists. The endpoint also answers requests with any other id.
 const ModelID = "scripted"
 
-// Endpoint is the running endpoint.
+// Endpoint is a running scripted endpoint.
 type Endpoint struct {
 	URL string // up to and including /v1
 
@@ -33,7 +33,7 @@ type Endpoint struct {
 	forgets  bool
 }
 
-// Request holds a request that the endpoint received.
+// Request is a request that the endpoint received.
 type Request struct {
 	Model      string          `json:"model"`
 	Messages   []Message       `json:"messages"`
@@ -43,14 +43,14 @@ type Request struct {
 	Stop       []string        `json:"stop"`
 
 	Header http.Header     `json:"-"`
-	Body   json.RawMessage `json:"-"` // all of it
+	Body   json.RawMessage `json:"-"` // the complete body
 }
 
 // Message is one message of a request.
 type Message struct {
 	Role       string
-	Content    string          // "" if it is a list of parts
-	Parts      json.RawMessage // the list, if it is one
+	Content    string          // "" if the content is a list of parts
+	Parts      json.RawMessage // the list of parts, if the content is one
 	ToolCalls  []ToolCall
 	ToolCallID string
 }
@@ -71,10 +71,10 @@ func (m *Message) UnmarshalJSON(b []byte) error {
 		m.Parts = w.Content
 		return nil
 	}
-	return json.Unmarshal(w.Content, &m.Content) // null is ""
+	return json.Unmarshal(w.Content, &m.Content) // null decodes to ""
 }
 
-// ToolCall holds a call of an earlier answer.
+// ToolCall is a call in an assistant message of the history.
 type ToolCall struct {
 	ID       string `json:"id"`
 	Function struct {
@@ -83,7 +83,7 @@ type ToolCall struct {
 	} `json:"function"`
 }
 
-// Tool holds a tool that a request offered.
+// Tool is a tool that a request offered.
 type Tool struct {
 	Function struct {
 		Name        string          `json:"name"`
@@ -92,22 +92,21 @@ type Tool struct {
 	} `json:"function"`
 }
 
-// Answer writes the response to one request. It may take any time; it should return when
-// r's context is done.
+// Answer writes the response to one request. It may take any time, but should return when r's context is done.
 type Answer func(w http.ResponseWriter, r *http.Request)
 
-// Script chooses the answer to a request.
+// Script returns the Answer to a request.
 type Script func(Request) Answer
 
-// New starts an endpoint that follows script, until the test ends.
+// New starts an endpoint that follows script until the test ends.
 func New(t testing.TB, script Script) *Endpoint {
 	e, stop := Start(script)
 	t.Cleanup(stop)
 	return e
 }
 
-// Start starts an endpoint that follows script until stop is called, for what is not a test,
-// such as an Example.
+// Start starts an endpoint that follows script until stop is called. It is for code without a testing.TB, such as an
+// Example.
 func Start(script Script) (endpoint *Endpoint, stop func()) {
 	endpoint = &Endpoint{}
 	mux := http.NewServeMux()
@@ -137,22 +136,22 @@ func Start(script Script) (endpoint *Endpoint, stop func()) {
 	return endpoint, server.Close
 }
 
-// Requests returns the requests so far, in the order of arrival.
+// Requests returns the requests received so far, in the order of arrival.
 func (e *Endpoint) Requests() []Request {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return append([]Request(nil), e.requests...)
 }
 
-// Forget makes the endpoint keep no requests from now on, for a test that makes very many.
+// Forget makes the endpoint keep no requests from now on. It is for tests that make very many requests.
 func (e *Endpoint) Forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.forgets, e.requests = true, nil
 }
 
-// Turns answers a run's first request with the first answer, the one after its first
-// tool calls with the second, and so on. The last answer is repeated.
+// Turns answers a run's first request with the first answer, the request after the run's first tool calls with the
+// second answer, and so on. The last answer is repeated.
 func Turns(answers ...Answer) Script {
 	return func(r Request) Answer {
 		turn := 0
@@ -165,7 +164,7 @@ func Turns(answers ...Answer) Script {
 	}
 }
 
-// Says answers with text, a delta each.
+// Says answers with text, one chunk per delta.
 func Says(deltas ...string) Answer {
 	return func(w http.ResponseWriter, r *http.Request) {
 		chunks := make([]any, 0, len(deltas))
@@ -176,13 +175,13 @@ func Says(deltas ...string) Answer {
 	}
 }
 
-// Call describes a tool call to answer with. The empty ID becomes call_1, call_2 …
+// Call is a tool call to answer with. If ID is empty, it becomes call_1, call_2 …
 type Call struct{ ID, Name, Args string }
 
-// Calls answers with tool calls, each as its beginning and its arguments.
+// Calls answers with tool calls. Each call has one chunk for its start and one for its arguments.
 func Calls(calls ...Call) Answer { return SaysAndCalls("", calls...) }
 
-// SaysAndCalls answers with text, unless it is "", and then with tool calls.
+// SaysAndCalls answers with text, unless it is "", followed by tool calls.
 func SaysAndCalls(text string, calls ...Call) Answer {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var chunks []any
@@ -206,7 +205,7 @@ func delta(index int, call map[string]any) any {
 	return map[string]any{"tool_calls": []any{call}}
 }
 
-// Fails answers with a status and OpenAI's error shape.
+// Fails answers with an HTTP status and an error body in OpenAI's form.
 func Fails(status int, message string) Answer {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -215,8 +214,8 @@ func Fails(status int, message string) Answer {
 	}
 }
 
-// Stream writes deltas as chunks, then the finish reason unless it is "", a usage of
-// 10 tokens in and 5 out, and [DONE].
+// Stream writes one chunk per delta, followed by the finish reason, a usage of 10 input and 5 output tokens, and
+// [DONE]. If finish is "", it stops after the deltas, like a stream that was cut off.
 func Stream(w http.ResponseWriter, finish string, deltas ...any) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	rc := http.NewResponseController(w)

@@ -10,7 +10,7 @@ import (
 	"answerd/internal/llm"
 )
 
-// Collect returns all parts of an answer, or those before its error.
+// Collect returns all parts of an answer. If the answer fails, it returns the parts before the error, and the error.
 func Collect(ctx context.Context, m llm.Model, r llm.Request) (parts []llm.Part, err error) {
 	for p, err := range m.Stream(ctx, r) {
 		if err != nil {
@@ -21,8 +21,7 @@ func Collect(ctx context.Context, m llm.Model, r llm.Request) (parts []llm.Part,
 	return parts, nil
 }
 
-// FormatParts returns parts as text for comparison, one per line. It shows ids that were
-// generated as "*".
+// FormatParts returns parts as text for comparison, one per line. It shows generated ids as "*".
 func FormatParts(parts []llm.Part) string {
 	var b strings.Builder
 	formatID := func(id string) string {
@@ -56,10 +55,10 @@ func FormatParts(parts []llm.Part) string {
 	return b.String()
 }
 
-// Lines joins lines to the form that FormatParts returns.
+// Lines joins lines to a text in the form that FormatParts returns.
 func Lines(lines ...string) string { return strings.Join(lines, "\n") + "\n" }
 
-// RequireError fails the test unless err is an *llm.Error of the kind.
+// RequireError returns err as an *llm.Error. It fails the test immediately unless err is an *llm.Error of that kind.
 func RequireError(t testing.TB, err error, kind llm.Kind) *llm.Error {
 	t.Helper()
 	var e *llm.Error
@@ -69,7 +68,7 @@ func RequireError(t testing.TB, err error, kind llm.Kind) *llm.Error {
 	return e
 }
 
-// CheckParts reports where a complete answer breaks what package llm promises about parts.
+// CheckParts reports where the parts of a complete answer violate the rules of package llm. parts must not be empty.
 func CheckParts(t testing.TB, parts []llm.Part) {
 	t.Helper()
 	started := map[int]llm.ToolCallStart{}

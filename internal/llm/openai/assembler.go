@@ -10,39 +10,39 @@ import (
 	"answerd/internal/llm"
 )
 
-// maxAnswer bounds the text, the reasoning and the arguments of one answer together, in bytes. An endpoint that never
-// ends would otherwise fill the memory.
+// maxAnswer is the largest total size of the text, the reasoning and the arguments in one answer, in bytes. Without it,
+// an endpoint that never stops sending would fill the memory.
 const maxAnswer = 16 << 20
 
-// emitter passes one part to the consumer and reports whether the consumer wants more.
+// emitter passes one part to the consumer. It returns false if the consumer wants no more parts.
 type emitter func(llm.Part) bool
 
-// assembler turns the chunks of one answer into parts. It emits text, reasoning and pieces of calls as they arrive.
-// Complete calls, usage and finish are emitted by finishAnswer, because endpoints send usage after finish_reason, and
-// some of them also the rest of a call. An assembler belongs to one attempt and one goroutine. An error may come after
-// parts were emitted: partSent decides whether another attempt is possible.
+// assembler converts the chunks of one answer to parts. It emits text, reasoning and pieces of calls as they arrive.
+// finishAnswer emits the complete calls, the usage and the finish, because endpoints send the usage after
+// finish_reason, and some endpoints also the rest of a call. An assembler is used for one attempt by one goroutine. An
+// error may come after parts were emitted: partSent decides whether another attempt is possible.
 type assembler struct {
 	yield emitter
 	calls callSet
-	// emptyCall is a call whose only arguments so far are {}, which were not emitted; nil if the latest piece belongs
-	// to another call. Some gateways to Anthropic send {} before the real arguments
+	// emptyCall is a call whose only arguments so far are {}, which were not emitted yet; nil if the latest piece
+	// belongs to another call. Some gateways to Anthropic send {} before the real arguments
 	// (https://github.com/openai/openai-agents-js/pull/712).
 	emptyCall   *partialCall
-	usage       *llm.Usage // the latest one: some endpoints send a growing usage with every chunk
-	model       string     // the model that answered, which need not be the one asked for
-	reason      string     // finish_reason, "" until it arrives
-	answerBytes int        // size of the answer, at most maxAnswer
+	usage       *llm.Usage // the latest one, because some endpoints send a growing usage with every chunk
+	model       string     // the model that answered; it may differ from the requested one
+	reason      string     // finish_reason; "" until it arrives
+	answerBytes int        // size of the answer; at most maxAnswer
 	partSent    bool       // at least one part was emitted
-	chunk       chunk      // the latest chunk; its memory is used again for the next one
+	chunk       chunk      // the latest chunk; its memory is reused for the next one
 
-	// The members to send back to the endpoint in later requests. The members of calls are in calls.
-	endpoint       string       // identifies the endpoint that they came from
+	// The members to send back to the endpoint in later requests. The calls' members are in calls.
+	endpoint       string       // identifies the endpoint that the members came from
 	message        extensionSet // members of the message
-	content        contentParts // content that is not text alone
-	extensionBytes int          // size of all members; beyond maxExtensions all are dropped
+	content        contentParts // content that is not only text
+	extensionBytes int          // size of all members; if it exceeds maxExtensions, all members are dropped
 }
 
-// sendPart passes one part to the consumer. It returns errStopped if the consumer wants no more.
+// sendPart passes one part to the consumer. It returns errStopped if the consumer wants no more parts.
 func (a *assembler) sendPart(part llm.Part) error {
 	a.partSent = true
 	if !a.yield(part) {
@@ -51,9 +51,9 @@ func (a *assembler) sendPart(part llm.Part) error {
 	return nil
 }
 
-// decodeChunk decodes one chunk and emits its parts. isError means that the SSE event was named
-// "error", so data is an error in any case, even if it is not JSON. It returns errStopped, an *llm.Error or a
-// *retryableError; the error for a chunk that ends too early wraps errCut.
+// decodeChunk decodes one chunk and emits its parts. isError says that the SSE event was named "error": data is then an
+// error, even if it is not JSON. decodeChunk returns errStopped, an *llm.Error or a *retryableError. If a chunk ends
+// too early, the error wraps errCut.
 func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	c := &a.chunk
 	err := c.decodeJSON(data)
@@ -65,7 +65,7 @@ func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	case isError:
 		return streamError(data)
 	}
-	// The model is in quotes. It is the same in nearly all chunks, so an unchanged one is not decoded again.
+	// name is in quotes. It is the same in nearly all chunks, so do not decode it again if it is unchanged.
 	if name := c.model; len(name) > len(`""`) && string(name[1:len(name)-1]) != a.model {
 		a.model = c.scan.unquoteString(name)
 	}
@@ -81,8 +81,8 @@ func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	return nil
 }
 
-// addUsage stores the latest usage. It ignores nil, for a chunk without usage, and a usage of zeros after another one:
-// some gateways send a usage with every chunk, of which only one has the tokens.
+// addUsage stores the latest usage. It ignores nil, which means a chunk without usage. It also ignores zeros after
+// another usage, because some gateways send a usage with every chunk, of which only one has the tokens.
 func (a *assembler) addUsage(usage *llm.Usage) {
 	if usage == nil {
 		return
@@ -92,13 +92,14 @@ func (a *assembler) addUsage(usage *llm.Usage) {
 	}
 }
 
-// addChoice emits the parts in a choice and stores its finish_reason. It returns an *llm.Error if the choice says that
-// the answer failed, and a *retryableError if the endpoint gave the answer up. The text comes before finish_reason,
-// since one chunk may have both.
+// addChoice emits the parts of a choice and stores its finish_reason. It emits the text first, because one chunk may
+// have both. It returns an *llm.Error if the choice says that the answer failed, and a *retryableError if the endpoint
+// gave up on the answer.
 func (a *assembler) addChoice(choice *deltaChoice) error {
 	update := &choice.delta
 	if !update.sent && !a.partSent {
-		// Some endpoints send a message in place of deltas. After deltas, a message repeats the whole answer.
+		// Some endpoints send a whole message instead of deltas. A message that follows deltas repeats the whole
+		// answer.
 		update = &choice.message
 	}
 	if err := a.addDelta(update); err != nil {
@@ -125,12 +126,12 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 	return nil
 }
 
-// interruptedReasons lists the finish reasons of answers that the endpoint gave up: DeepSeek had no capacity left, or
-// Gemini's model wrote a call that is not JSON.
+// interruptedReasons lists the finish reasons of answers that the endpoint gave up on: DeepSeek had no capacity left,
+// or Gemini's model wrote a call that is not JSON.
 var interruptedReasons = []string{"insufficient_system_resource", "malformed_function_call"}
 
-// finishReason translates a provider's finish_reason into the one of the specification. A reason without a translation
-// is returned in lower case. Mistral has model_length, and Gemini's endpoint sends the names of Gemini's own API
+// finishReason translates a provider's finish_reason to the specification's value. A reason without a translation is
+// returned in lower case. Mistral sends model_length, and Gemini's endpoint sends the names of Gemini's own API
 // (https://github.com/HKUDS/Vibe-Trading/pull/308).
 func finishReason(reason string) string {
 	switch reason = strings.ToLower(reason); reason {
@@ -142,11 +143,11 @@ func finishReason(reason string) string {
 	return reason
 }
 
-// addDelta emits the reasoning, the text and the calls of a delta, or of a whole message, in this order: if one chunk
-// has reasoning and text, the model produced the reasoning first.
+// addDelta emits the reasoning, the text and the calls of a delta or of a whole message, in this order. If one chunk
+// has both reasoning and text, the model produced the reasoning first.
 func (a *assembler) addDelta(update *delta) error {
 	text := cmp.Or(update.content, update.refusal)
-	// Gateways that rename reasoning send it under both names, so only one of them is used.
+	// Gateways that rename reasoning send it under both names, so use only one of them.
 	reasoning := cmp.Or(update.thinking, update.reasoningContent, update.reasoning)
 	if err := a.countBytes(len(text) + len(reasoning)); err != nil {
 		return err
@@ -165,8 +166,8 @@ func (a *assembler) addDelta(update *delta) error {
 	return a.addCallPieces(update.calls)
 }
 
-// addCallPieces adds the pieces of calls in one chunk to their calls. A piece that repeats a complete call is ignored.
-// A piece without content begins no call; only its members are added, to the call that it continues.
+// addCallPieces adds the pieces of calls in one chunk to their calls. It ignores a piece that repeats a complete call.
+// A piece without content does not begin a call. Only its members are used, for the call that it continues.
 func (a *assembler) addCallPieces(pieces []callPiece) error {
 	for i, piece := range pieces {
 		if !a.countMembers(piece.members) {
@@ -195,9 +196,9 @@ func (a *assembler) addCallPieces(pieces []callPiece) error {
 	return nil
 }
 
-// addCallPiece adds a piece to its call and emits the arguments in it. A call is announced with its first arguments,
-// because its name may be incomplete before. First arguments of {} are stored in emptyCall and not emitted: if
-// more arguments follow, these replace the {}.
+// addCallPiece adds a piece to its call and emits the piece's arguments. A call is announced with its first arguments,
+// because its name may be incomplete before that. If the first arguments are {}, addCallPiece stores the call in
+// emptyCall and does not emit them yet. Arguments that follow replace the {}.
 func (a *assembler) addCallPiece(call *partialCall, piece callPiece) error {
 	if a.emptyCall != call {
 		if err := a.sendEmptyArguments(); err != nil {
@@ -230,8 +231,8 @@ func (a *assembler) addCallPiece(call *partialCall, piece callPiece) error {
 	return a.sendPart(llm.ToolCallArgs{Index: call.index, Delta: piece.arguments})
 }
 
-// sendEmptyArguments emits the {} of emptyCall and clears emptyCall. It is called when a piece of another call or the
-// end of the answer shows that {} are the whole arguments. Without an emptyCall it does nothing.
+// sendEmptyArguments emits the {} of emptyCall and clears emptyCall. It is called when a piece of another call, or the
+// end of the answer, shows that {} is complete. It does nothing if emptyCall is nil.
 func (a *assembler) sendEmptyArguments() error {
 	call := a.emptyCall
 	if call == nil {
@@ -244,9 +245,9 @@ func (a *assembler) sendEmptyArguments() error {
 	return a.sendPart(llm.ToolCallArgs{Index: call.index, Delta: string(call.arguments)})
 }
 
-// announceCall emits the start of a call with its unique id, unless that has been done. All earlier calls are announced
-// before it: their names are complete, since no endpoint continues a name after the next call has begun. A call
-// without a name is an error.
+// announceCall emits the start of a call with a unique id, unless it was emitted before. It announces all earlier calls
+// first. Their names are complete, because no endpoint continues a name after the next call has begun. announceCall
+// returns an error for a call without a name.
 func (a *assembler) announceCall(c *partialCall) error {
 	if c.announced {
 		return nil
@@ -268,7 +269,7 @@ func (a *assembler) announceCall(c *partialCall) error {
 }
 
 // addExtensions collects what must be sent back with this message in later requests: unknown members, reasoning under
-// the name that the endpoint gave it, and content.
+// the name that the endpoint uses, and content.
 func (a *assembler) addExtensions(update *delta) {
 	if update.hasReasoningContent {
 		a.addReasoning("reasoning_content", update.reasoningContent)
@@ -286,8 +287,8 @@ func (a *assembler) addExtensions(update *delta) {
 	}
 }
 
-// addReasoning appends text to the string member name of the message. An empty text creates the member. Beyond
-// maxExtensions the text is only counted.
+// addReasoning appends text to the message's string member name. An empty text creates the member. If the members
+// exceed maxExtensions, addReasoning only counts the text.
 func (a *assembler) addReasoning(name, text string) {
 	a.extensionBytes += len(text)
 	if a.extensionBytes <= maxExtensions {
@@ -295,7 +296,7 @@ func (a *assembler) addReasoning(name, text string) {
 	}
 }
 
-// countMembers adds the size of members to extensionBytes, and reports whether the sum is within maxExtensions.
+// countMembers adds the size of members to extensionBytes, and reports whether the sum is at most maxExtensions.
 func (a *assembler) countMembers(members []rawMember) bool {
 	for _, m := range members {
 		a.extensionBytes += len(m.name) + len(m.value)
@@ -303,7 +304,7 @@ func (a *assembler) countMembers(members []rawMember) bool {
 	return a.extensionBytes <= maxExtensions
 }
 
-// countBytes adds bytes to the size of the answer, and returns an error beyond maxAnswer.
+// countBytes adds bytes to the size of the answer, and returns an error if the size exceeds maxAnswer.
 func (a *assembler) countBytes(bytes int) error {
 	a.answerBytes += bytes
 	if a.answerBytes > maxAnswer {
@@ -315,14 +316,23 @@ func (a *assembler) countBytes(bytes int) error {
 // hasFinished reports whether the model said that its answer is complete.
 func (a *assembler) hasFinished() bool { return a.reason != "" }
 
-// finishAnswer emits the complete calls, the extensions, the usage and the finish. Without a finish_reason it emits
-// nothing and returns an UpstreamTruncated error that wraps cause: a stream that was cut off would otherwise look like
-// a short answer.
+// truncatedError returns the UpstreamTruncated error for an answer that ended without a finish_reason, because of cause.
+// If no part of the answer was emitted, the error allows a retry and a fallback, like a connection that broke before the
+// reply.
+func (a *assembler) truncatedError(cause error) error {
+	e := newError(llm.UpstreamTruncated, publicTruncated, cause)
+	e.Retryable, e.Unavailable = true, !a.partSent
+	if a.partSent {
+		return e
+	}
+	return &retryableError{err: e, retry: true}
+}
+
+// finishAnswer emits the complete calls, the extensions, the usage and the finish. If no finish_reason has arrived, it
+// emits nothing and returns truncatedError(cause). Otherwise a stream that was cut off would look like a short answer.
 func (a *assembler) finishAnswer(cause error) error {
 	if !a.hasFinished() {
-		e := newError(llm.UpstreamTruncated, publicTruncated, cause)
-		e.Retryable = true
-		return e
+		return a.truncatedError(cause)
 	}
 	if err := a.sendEmptyArguments(); err != nil {
 		return err
@@ -330,7 +340,7 @@ func (a *assembler) finishAnswer(cause error) error {
 	if err := a.markCutCall(); err != nil {
 		return err
 	}
-	// Calls without arguments have not been announced yet. Announcing the last call announces them all.
+	// Calls without arguments were not announced yet. Announcing the last call announces all of them.
 	if n := a.calls.count(); n > 0 {
 		if err := a.announceCall(a.calls.calls[n-1]); err != nil {
 			return err
@@ -356,9 +366,9 @@ func (a *assembler) finishAnswer(cause error) error {
 	return a.sendPart(llm.Finish{Reason: a.reason, Model: a.model})
 }
 
-// markCutCall makes the arguments of the last call "{" if the model reached its limit of tokens before it wrote any.
-// Without arguments the tool would be called, although it is unknown what the model was about to write. An object that
-// is not closed is invalid, so the call fails like every call whose arguments were cut off.
+// markCutCall sets the last call's arguments to "{" if the model reached its token limit before it wrote any arguments.
+// Otherwise the tool would be called without arguments, although the model was about to write some. An unclosed object
+// is invalid, so the call fails like every call whose arguments were cut off.
 func (a *assembler) markCutCall() error {
 	n := a.calls.count()
 	if a.reason != "length" || n == 0 || len(a.calls.calls[n-1].arguments) > 0 {
@@ -367,7 +377,8 @@ func (a *assembler) markCutCall() error {
 	return a.addCallPiece(a.calls.calls[n-1], callPiece{arguments: "{"})
 }
 
-// extensions returns the members to send back with this answer, or nil if it has none or more than maxExtensions.
+// extensions returns the members to send back with this answer. It returns nil if there are none, or more than
+// maxExtensions.
 func (a *assembler) extensions() *llm.Extensions {
 	if a.extensionBytes > maxExtensions {
 		return nil

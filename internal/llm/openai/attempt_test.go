@@ -48,15 +48,33 @@ func TestStreamRetriesAConnectionLostBeforeTheReply(t *testing.T) {
 	}
 }
 
+// A server that is stopped while it reads the prompt has sent its header already, and nothing of the answer.
+func TestStreamCutBeforeItsFirstPartIsRetried(t *testing.T) {
+	for name, cut := range map[string]http.HandlerFunc{
+		"cut": sendAndAbort(""), "end": sendStream(""), "heartbeats": sendAndAbort(": ping\n\n"), "role": sendAndAbort(eventStream(deltaChunk(`{"role":"assistant"}`))),
+	} {
+		s, m := newEndpoint(t, Config{MaxRetries: 1}, cut, sendStream(helloStream))
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		if n := len(s.receivedRequests()); err != nil || n != 2 {
+			t.Errorf("%s: got error %v after %d requests, want none after 2", name, err, n)
+		}
+		_, m = newEndpoint(t, Config{}, cut)
+		_, err = llmtest.Collect(t.Context(), m, testRequest)
+		if e := requireError(t, err, llm.UpstreamTruncated); !e.Retryable || !e.Unavailable {
+			t.Errorf("%s: got %+v, want a retryable error after which a fallback is asked", name, e)
+		}
+	}
+}
+
 // F4
 func TestStreamCutByTheEndpointIsTruncated(t *testing.T) {
 	for name, wire := range map[string]string{
-		"between chunks": eventStream(textChunk("a")), "within a chunk": eventStream(textChunk("a")) + `data: {"choices":[{"del`, "before any": "",
+		"between chunks": eventStream(textChunk("a")), "within a chunk": eventStream(textChunk("a")) + `data: {"choices":[{"del`,
 	} {
 		s, m := newEndpoint(t, Config{MaxRetries: 2}, sendAndAbort(wire))
 		_, err := llmtest.Collect(t.Context(), m, testRequest)
-		if e := requireError(t, err, llm.UpstreamTruncated); !e.Retryable {
-			t.Errorf("%s: got %+v, want a retryable error", name, e)
+		if e := requireError(t, err, llm.UpstreamTruncated); !e.Retryable || e.Unavailable {
+			t.Errorf("%s: got %+v, want a retryable error after which no fallback is asked", name, e)
 		}
 		if n := len(s.receivedRequests()); n != 1 {
 			t.Errorf("%s: got %d requests, want 1", name, n)

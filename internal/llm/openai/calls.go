@@ -10,9 +10,9 @@ import (
 	"answerd/internal/llm"
 )
 
-// callPiece holds the part of one call that one delta contains. Strings that the delta lacks are empty.
+// callPiece is the part of one call that one delta contains. Strings that are missing in the delta are empty.
 type callPiece struct {
-	index     int64 // the endpoint's number of the call, if hasIndex
+	index     int64 // the endpoint's number for the call, if hasIndex
 	hasIndex  bool  // distinguishes an index of 0 from a missing one
 	id        string
 	name      string
@@ -20,31 +20,31 @@ type callPiece struct {
 	members   []rawMember // members that Chat Completions does not define
 }
 
-// startsObject reports whether the arguments begin like those of a new call.
+// startsObject reports whether the piece's arguments look like the beginning of a call's arguments.
 func (p *callPiece) startsObject() bool {
 	return strings.HasPrefix(strings.TrimLeft(p.arguments, " \t\r\n"), "{")
 }
 
-// isEmpty reports whether the piece has no content: some endpoints send such pieces as padding.
+// isEmpty reports whether the piece has no content. Some endpoints send such pieces as padding.
 func (p *callPiece) isEmpty() bool { return p.id == "" && p.name == "" && p.arguments == "" }
 
-// partialCall holds a call that may still grow.
+// partialCall is a call that may still grow.
 type partialCall struct {
-	index         int    // position in order of appearance; parts name the call by it
-	upstreamIndex int64  // the endpoint's number of the call, if hasIndex
+	index         int    // position in order of appearance; parts refer to the call by it
+	upstreamIndex int64  // the endpoint's number for the call, if hasIndex
 	hasIndex      bool   // the endpoint numbers its calls
 	upstreamID    string // the endpoint's id; "" if it has sent none
-	id            string // the unique id in emitted parts, set when the call is announced
+	id            string // the unique id in emitted parts; set when the call is announced
 	name          string
 	arguments     []byte
 	scan          llm.ArgumentScanner // has read arguments, and knows whether they are complete
-	announced     bool                // the start of the call was emitted: its name and id are final
+	announced     bool                // the start of the call was emitted, so its name and id are final
 	extensions    extensionSet
 }
 
-// addNameAndID adds a piece's id and name. The first id counts. Endpoints send a name whole, in pieces, or whole
-// again with every piece, so a piece that equals the name so far is not appended. After the announcement the name
-// does not change.
+// addNameAndID adds the id and name of a piece. Only the first id is used. Endpoints send a name as a whole, in pieces,
+// or as a whole with every piece. So a piece that equals the name so far is not appended. The name does not change
+// after the call was announced.
 func (c *partialCall) addNameAndID(piece callPiece) {
 	if c.upstreamID == "" {
 		c.upstreamID = piece.id
@@ -60,8 +60,8 @@ func (c *partialCall) addArguments(piece string) {
 	c.scan.Feed(piece)
 }
 
-// startsAnotherCall reports whether a piece begins another call, although findCall says that it continues c.
-// Endpoints that send each call in one piece give all calls the same index or id.
+// startsAnotherCall reports whether a piece begins another call, although findCall says that it continues c. Endpoints
+// that send each call in one piece may use the same index or id for all calls.
 func (c *partialCall) startsAnotherCall(piece callPiece) bool {
 	if piece.name == "" {
 		return false
@@ -71,18 +71,18 @@ func (c *partialCall) startsAnotherCall(piece callPiece) bool {
 	if c.scan.Closed() && piece.startsObject() {
 		return true
 	}
-	// c already has arguments, so a different name that comes with arguments is not a piece of c's name.
+	// c already has arguments, so a different name that comes with arguments does not continue c's name.
 	return len(c.arguments) > 0 && piece.name != c.name && piece.arguments != ""
 }
 
-// hasIndexOrID reports whether piece has c's index or, where piece or c has no index, c's id. A piece with c's index
-// but with a name and a different id does not count.
+// hasIndexOrID reports whether piece has c's index. If piece or c has no index, it compares their ids instead. A piece
+// with c's index does not count if it has a name and a different id.
 func (c *partialCall) hasIndexOrID(piece callPiece) bool {
 	if !piece.hasIndex || !c.hasIndex {
 		return piece.id != "" && piece.id == c.upstreamID
 	}
-	// If several calls share one index, a different id with a name begins another call. A
-	// different id without a name does not: some endpoints make up a new id for every piece.
+	// If several calls share one index, a different id with a name begins another call. A different id without a name
+	// does not, because some endpoints make up a new id for every piece.
 	hasOtherID := piece.id != "" && c.upstreamID != "" && piece.id != c.upstreamID
 	isAnotherCall := hasOtherID && piece.name != ""
 	return piece.index == c.upstreamIndex && !isAnotherCall
@@ -90,21 +90,21 @@ func (c *partialCall) hasIndexOrID(piece callPiece) bool {
 
 // callSet holds the calls of one answer in order of appearance.
 //
-// Chat Completions numbers the calls: the first piece of each has an index, an id and the name, and
-// the following ones have the index and more of the arguments. Endpoints deviate from that in many
-// ways. They leave out the index, or use 0 for all calls, send a new id with each piece, repeat
-// the name, or send whole calls. A piece that is added to the wrong call makes both calls invalid, or
-// worse, valid with the arguments of another one. So findCall and startsAnotherCall use everything that
-// a piece has: its index and id first, then its name, and whether the call's arguments are complete.
+// Chat Completions numbers the calls: the first piece of a call has an index, an id and the name, and the following
+// pieces have the index and more of the arguments. Endpoints deviate from that in many ways. They leave out the index,
+// use 0 for all calls, send a new id with each piece, repeat the name, or send whole calls. A piece that is added to
+// the wrong call makes both calls invalid or, worse, valid with the arguments of another call. So findCall and
+// startsAnotherCall use everything in a piece: first its index and id, then its name, and whether the call's arguments
+// are complete.
 type callSet struct {
 	calls []*partialCall
 }
 
-// count returns the number of calls, complete or not.
+// count returns the number of calls, whether complete or not.
 func (s *callSet) count() int { return len(s.calls) }
 
-// findOrAddCall returns the call that a piece belongs to, and adds one if the piece begins a call. notFirst means that
-// another piece precedes this one in its chunk. It fails if the answer has llm.MaxCalls calls already.
+// findOrAddCall returns the call that a piece belongs to, and adds a call if the piece begins one. notFirst says that
+// another piece precedes this one in its chunk. findOrAddCall returns an error if it would exceed llm.MaxCalls.
 func (s *callSet) findOrAddCall(piece callPiece, notFirst bool) (*partialCall, error) {
 	call := s.findCall(piece, notFirst)
 	if call != nil && !call.startsAnotherCall(piece) {
@@ -118,9 +118,9 @@ func (s *callSet) findOrAddCall(piece callPiece, notFirst bool) (*partialCall, e
 	return call, nil
 }
 
-// findCall returns the call that piece seems to continue, or nil if it begins one. A piece with the index or id of
-// a call continues that call; of several such calls, the latest one is being written. A piece without an index
-// may also continue the last call. notFirst means that another piece precedes this one in its chunk.
+// findCall returns the call that piece seems to continue, or nil if it begins one. A piece with the index or id of a
+// call continues that call. If several calls match, the latest one is being written. A piece without an index may also
+// continue the last call. notFirst says that another piece precedes this one in its chunk.
 func (s *callSet) findCall(piece callPiece, notFirst bool) *partialCall {
 	for _, call := range slices.Backward(s.calls) {
 		if call.hasIndexOrID(piece) {
@@ -134,8 +134,8 @@ func (s *callSet) findCall(piece callPiece, notFirst bool) *partialCall {
 	if piece.name == "" {
 		return last
 	}
-	// A name without index and id continues the last call's name, unless that call already has
-	// arguments or this piece is not the first of its chunk: two such pieces of one chunk are two calls.
+	// A name without index and id continues the last call's name, unless that call already has arguments or this piece
+	// is not the first of its chunk. Two such pieces in one chunk are two calls.
 	if piece.id != "" || notFirst || len(last.arguments) > 0 {
 		return nil
 	}
@@ -145,8 +145,8 @@ func (s *callSet) findCall(piece callPiece, notFirst bool) *partialCall {
 // isRepetition reports whether a piece repeats a complete call, or all arguments of one. Some gateways send a call in
 // pieces and then as a whole (https://github.com/anomalyco/opencode/pull/17339), or under several indexes
 // (https://github.com/mudler/LocalAI/issues/9722). Complete arguments cannot be continued, so a piece without a name
-// whose arguments equal those of its call repeats them. A piece with a name repeats a call only if the id is the same
-// too: a model may make two equal calls, but their ids differ. notFirst is that of findCall.
+// whose arguments equal those of its call repeats them. A piece with a name repeats a call only if the ids are equal
+// too, because a model may make two equal calls with different ids. notFirst has the same meaning as for findCall.
 func (s *callSet) isRepetition(piece callPiece, notFirst bool) bool {
 	if piece.name == "" {
 		call := s.findCall(piece, notFirst)
@@ -158,8 +158,9 @@ func (s *callSet) isRepetition(piece callPiece, notFirst bool) bool {
 	})
 }
 
-// withoutRepetition returns arguments unchanged, unless they are the same JSON object several times: then it returns
-// the object once. Some gateways send the first arguments of a call so (https://github.com/Soju06/codex-lb/issues/284).
+// withoutRepetition returns the object once if arguments is the same JSON object several times, and otherwise returns
+// arguments unchanged. Some gateways repeat the first arguments of a call like this
+// (https://github.com/Soju06/codex-lb/issues/284).
 func withoutRepetition(arguments string) string {
 	var scan llm.ArgumentScanner
 	for i := range len(arguments) {
@@ -175,13 +176,13 @@ func withoutRepetition(arguments string) string {
 	return arguments
 }
 
-// maxCallID bounds the id of a call in bytes, because each event and log line of the call repeats the id. Some
-// gateways put a signature of several kilobytes into the id, which must be sent back unchanged.
+// maxCallID is the largest size of a call's id, in bytes. It is limited because each event and log line of the call
+// repeats the id. Some gateways put a signature of several kilobytes into the id, which must be sent back unchanged.
 const maxCallID = 8 << 10
 
-// uniqueID returns id, with a suffix such as "_2" if an announced call of this answer has the same id: some endpoints
-// give one id to two calls. An empty id, one longer than maxCallID, and one with U+0000, are replaced by a random id:
-// names that begin with U+0000 are reserved among the results of a run (package record).
+// uniqueID returns id, with a suffix such as "_2" if an announced call of this answer has the same id, because some
+// endpoints give one id to two calls. It returns a random id if id is empty, longer than maxCallID, or contains U+0000.
+// Names that begin with U+0000 are reserved among the results of a run (package record).
 func (s *callSet) uniqueID(id string) string {
 	if id == "" || len(id) > maxCallID || strings.Contains(id, "\x00") {
 		return "call_" + rand.Text()
@@ -194,7 +195,7 @@ func (s *callSet) uniqueID(id string) string {
 	}
 }
 
-// hasID reports whether an announced call has id. It compares at most llm.MaxCalls calls.
+// hasID reports whether an announced call has this id. It compares at most llm.MaxCalls calls.
 func (s *callSet) hasID(id string) bool {
 	for _, c := range s.calls {
 		if c.announced && c.id == id {

@@ -10,30 +10,30 @@ import (
 	"answerd/internal/llm"
 )
 
-// chunk holds the used members of a streamed chunk, or of a whole completion. Decoding again
-// into the same chunk reuses its memory. Byte slices are parts of the decoded data.
+// chunk holds the members of a streamed chunk, or of a whole completion, that this package uses. Decoding again into
+// the same chunk reuses its memory. Byte slices are parts of the decoded data.
 type chunk struct {
-	model   []byte // JSON string in quotes; callers decode it only if it differs from the known name
+	model   []byte // JSON string in quotes; decoded only if it differs from the known name
 	choices []deltaChoice
 	usage   *llm.Usage // nil if missing or invalid
 	error   []byte     // JSON; nil if missing or empty
 	scan    jsonScanner
 }
 
-// deltaChoice holds an element of choices. Requests ask for one choice.
+// deltaChoice is an element of choices. Requests ask for one choice.
 type deltaChoice struct {
 	index   int64
 	delta   delta
-	message delta      // the whole answer of a completion that is not streamed
+	message delta      // the whole answer, in a completion that is not streamed
 	usage   *llm.Usage // nil if missing or invalid
 	reason  string     // finish_reason; "" until the end
 	error   []byte     // JSON; nil if missing or empty
 }
 
-// delta holds the used members of a delta or a message. Missing members are empty.
+// delta holds the members of a delta or a message that this package uses. Missing members are empty.
 type delta struct {
 	sent                bool          // the chunk has this delta or message
-	content             string        // text of content, in an array the text of all parts that are not thinking
+	content             string        // text of content; of an array, the text of all parts that are not thinking
 	parts               []contentPart // content that is an array; nil for a string
 	thinking            string        // reasoning in the thinking parts of content
 	refusal             string
@@ -45,11 +45,11 @@ type delta struct {
 	members             []rawMember // members that Chat Completions does not define
 }
 
-// decodeJSON decodes one chunk. A usage of an unexpected shape is ignored, because an answer is worth more than its
+// decodeJSON decodes one chunk. It ignores a usage of an unexpected shape, because an answer is worth more than its
 // token counts. Any other member of a wrong type is an error, because text or calls could be lost with it. Of a
-// repeated member the last one counts; names are case-sensitive. Byte slices of the chunk lie within data, so they are
-// valid as long as data is; strings are copies. For an input that ends too early the error is errCut, so that
-// readStream can distinguish a connection that broke from an endpoint that sends invalid JSON.
+// repeated member, the last one is used. Names are case-sensitive. Byte slices in the chunk are parts of data, and are
+// valid as long as data is. Strings are copies. If the input ends too early, the error is errCut, so that readStream
+// can distinguish a broken connection from an endpoint that sends invalid JSON.
 func (c *chunk) decodeJSON(data []byte) error {
 	*c = chunk{choices: c.choices[:0], scan: jsonScanner{data: data, scratch: c.scan.scratch}}
 	scanner := &c.scan
@@ -78,8 +78,8 @@ func (c *chunk) decodeJSON(data []byte) error {
 	return cmp.Or(scanner.syntaxErr, scanner.typeErr)
 }
 
-// readErrorMember reads the value of a member error. It returns nil if the value is empty: some gateways send an empty
-// error with each chunk, which the official SDKs ignore too.
+// readErrorMember reads the value of a member named error. It returns nil if the value is empty, because some gateways
+// send an empty error with each chunk. The official SDKs ignore these too.
 func (s *jsonScanner) readErrorMember() []byte {
 	value := s.readRaw()
 	switch string(value) {
@@ -89,20 +89,20 @@ func (s *jsonScanner) readErrorMember() []byte {
 	return value
 }
 
-// maxTokens bounds a token count of an endpoint. No model has a context of a trillion tokens.
+// maxTokens is the largest token count that is accepted from an endpoint. No model has a context of a trillion tokens.
 const maxTokens = 1 << 40
 
-// readUsage reads the token counts of an answer. A missing total is the sum of input and output. If the input is known,
-// what the total exceeds this sum by counts as output: completion_tokens of xAI and Gemini lack the reasoning, which is
-// billed as output (https://docs.x.ai/docs/key-information/consumption-and-rate-limits). readUsage returns nil for
-// null, and if a count is not an integer, is negative or exceeds maxTokens, because budgets are charged with the
-// counts.
+// readUsage reads an answer's token counts. If the total is missing, it is the sum of input and output. If the input is
+// known and the total exceeds this sum, the excess counts as output: completion_tokens of xAI and Gemini do not include
+// the reasoning, which is billed as output (https://docs.x.ai/docs/key-information/consumption-and-rate-limits).
+// readUsage returns nil for null. Because budgets are charged with the counts, it also returns nil if a count is not an
+// integer, is negative, or exceeds maxTokens.
 func (s *jsonScanner) readUsage() *llm.Usage {
 	if s.peekKind() == 'n' {
 		s.skipValue()
 		return nil
 	}
-	previousErr := s.typeErr // of the members before usage
+	previousErr := s.typeErr // from the members before usage
 	var usage llm.Usage
 	for more := s.enter('{', "usage"); more; more = s.hasNext('}') {
 		switch string(s.readName()) {
@@ -130,8 +130,8 @@ func (s *jsonScanner) readUsage() *llm.Usage {
 	return &usage
 }
 
-// readChoice reads an element of choices into choice. A choice has a delta in a stream and a message in a
-// completion. addChoice also accepts a message in a stream.
+// readChoice reads an element of choices into choice. A choice has a delta in a stream, and a message in a completion.
+// addChoice also accepts a message in a stream.
 func (s *jsonScanner) readChoice(choice *deltaChoice) {
 	for more := s.enter('{', "a choice"); more; more = s.hasNext('}') {
 		switch string(s.readName()) {
@@ -143,7 +143,7 @@ func (s *jsonScanner) readChoice(choice *deltaChoice) {
 			s.readDelta(&choice.message, "message")
 		case "finish_reason":
 			choice.reason = s.readString("finish_reason")
-			if choice.reason == "null" { // KoboldCpp before the end of the answer, in older versions
+			if choice.reason == "null" { // sent by older versions of KoboldCpp before the end of the answer
 				choice.reason = ""
 			}
 		case "usage": // Moonshot
@@ -156,9 +156,9 @@ func (s *jsonScanner) readChoice(choice *deltaChoice) {
 	}
 }
 
-// readDelta reads a delta or a message into out; member is its name, for errors. null counts as a missing member, so
-// out.sent is false. Members that Chat Completions does not define are added to out.members, because some endpoints
-// want them back (extensions.go).
+// readDelta reads a delta or a message into out. member is its name, for errors. null counts as a missing member, so
+// out.sent is then false. Members that Chat Completions does not define are added to out.members, because some
+// endpoints want them back (extensions.go).
 func (s *jsonScanner) readDelta(out *delta, member string) {
 	*out = delta{sent: s.peekKind() == '{'}
 	for more := s.enter('{', member); more; more = s.hasNext('}') {
@@ -185,8 +185,8 @@ func (s *jsonScanner) readDelta(out *delta, member string) {
 }
 
 // readContent reads content, which is a string or an array of parts. text is the string, or the joined text of the
-// parts; reasoning is the joined text of the parts of type thinking. parts is nil for a string. A part without text,
-// such as an image, is only in parts. A value of another type is skipped.
+// parts. reasoning is the joined text of the parts of type thinking. parts is nil for a string. A part without text,
+// such as an image, appears only in parts. readContent skips a value of any other type.
 func (s *jsonScanner) readContent() (text, reasoning string, parts []contentPart) {
 	if s.peekKind() != '[' {
 		return s.readStringOrSkip(), "", nil
@@ -207,7 +207,7 @@ func (s *jsonScanner) readContent() (text, reasoning string, parts []contentPart
 	return text, reasoning, parts
 }
 
-// readContentPart reads one part of content. thinking is the text in its member thinking; "" without one.
+// readContentPart reads one part of content. thinking is the text in the part's member thinking, or "" if it has none.
 func (s *jsonScanner) readContentPart() (part contentPart, thinking string) {
 	data, start := s.data, s.pos
 	part.plain = true
@@ -232,8 +232,8 @@ func (s *jsonScanner) readContentPart() (part contentPart, thinking string) {
 	return part, thinking
 }
 
-// readCallPiece reads a piece of a call, or a whole call. The index may be missing or null. The
-// id and the name come once or with every piece.
+// readCallPiece reads a piece of a call, or a whole call. The index may be missing or null. The id and the name may
+// come once or with every piece.
 func (s *jsonScanner) readCallPiece() (piece callPiece) {
 	for more := s.enter('{', "a call"); more; more = s.hasNext('}') {
 		switch name := s.readName(); string(name) {
@@ -252,7 +252,7 @@ func (s *jsonScanner) readCallPiece() (piece callPiece) {
 	return piece
 }
 
-// readFunction reads the member function of a call into piece. The arguments are a string or, at some endpoints, the
+// readFunction reads the member function of a call into piece. The arguments are a string or, from some endpoints, the
 // object itself.
 func (s *jsonScanner) readFunction(piece *callPiece) {
 	for more := s.enter('{', "function"); more; more = s.hasNext('}') {
@@ -268,7 +268,7 @@ func (s *jsonScanner) readFunction(piece *callPiece) {
 }
 
 // readMember reads the value of a member that this package does not interpret, and returns list with the member
-// appended. ignoredMembers are skipped.
+// appended. It skips members in ignoredMembers.
 func (s *jsonScanner) readMember(list []rawMember, name []byte) []rawMember {
 	if ignoredMembers[string(name)] {
 		s.skipValue()
@@ -281,8 +281,8 @@ func (s *jsonScanner) readMember(list []rawMember, name []byte) []rawMember {
 	return list
 }
 
-// readArguments returns the arguments of a call, or a piece of them: the text in a string, and the JSON
-// of any other value.
+// readArguments returns the arguments of a call, or a piece of them: the text of a string, or the JSON of any other
+// value.
 func (s *jsonScanner) readArguments() string {
 	switch s.peekKind() {
 	case '"', 'n':
@@ -291,16 +291,16 @@ func (s *jsonScanner) readArguments() string {
 	return string(s.readRaw())
 }
 
-// typeStatuses maps the type of an error to the HTTP status that OpenAI and Anthropic send it with.
+// typeStatuses maps error types and codes to the HTTP status with which OpenAI and Anthropic send them.
 var typeStatuses = map[string]int{
 	"server_error": http.StatusInternalServerError, "api_error": http.StatusInternalServerError,
 	"rate_limit_exceeded": http.StatusTooManyRequests, "rate_limit_error": http.StatusTooManyRequests,
-	"overloaded_error": 529,
+	"overloaded_error": 529, "insufficient_quota": http.StatusTooManyRequests,
 }
 
-// errorStatus returns the HTTP status that fits an error object inside a stream, whose own status was already 200:
-// the status in the member code or status, or else the one that typeStatuses has for the code or type. It returns 0
-// if the object has neither.
+// errorStatus returns the HTTP status for an error object inside a stream, whose own status was already 200. This is
+// the status in the member code or status, or else the status that typeStatuses has for the code or type. errorStatus
+// returns 0 if the object has neither.
 func errorStatus(raw []byte) int {
 	var object struct {
 		Code   json.RawMessage `json:"code"`

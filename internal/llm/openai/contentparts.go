@@ -5,29 +5,29 @@ import (
 	"strings"
 )
 
-// Mistral's reasoning models send content as an array of parts, of which some are thinking, and
-// want it back in that form: "always replay the assistant turn back into messages with its
-// ThinkChunks intact" (examples/mistral/chat/reasoning_multi_turn.py of mistralai/client-python).
-// After the thinking, and between its pieces, the same stream has content that is a string.
+// Mistral's reasoning models send content as an array of parts, some of which are thinking. They want it back in the
+// same form: "always replay the assistant turn back into messages with its ThinkChunks intact"
+// (examples/mistral/chat/reasoning_multi_turn.py of mistralai/client-python). After the thinking, and between its
+// pieces, the same stream has content that is a string.
 
-// contentPart holds one part of content that is an array.
+// contentPart is one part of content that is an array.
 type contentPart struct {
 	raw   []byte // the JSON of the part, within the chunk's data
 	kind  string // the member type
 	text  string // the member text
-	plain bool   // the type is text, and there are no other members than type and text
+	plain bool   // the type is text, and the part has no members other than type and text
 }
 
-// contentParts collects the content of an answer that is sent back to its endpoint. Content that is only text is not
-// sent back from here, because the message has its text anyway. The zero value is empty. If the content exceeds
-// maxExtensions, all of it is dropped.
+// contentParts collects the content of an answer, to send it back to its endpoint. Content that is only text is not
+// sent back from here, because the message already has its text. If the content exceeds maxExtensions, all of it is
+// dropped. The zero value is empty.
 type contentParts struct {
-	text  []byte         // text before the first part that is not plain; moved to parts with that part
-	parts extensionValue // an array; empty until a part comes that is not plain text
-	size  int            // bytes of all content, at most maxExtensions unless it is dropped
+	text  []byte         // text before the first part that is not plain; moved to parts when that part arrives
+	parts extensionValue // an array; empty until a part arrives that is not plain text
+	size  int            // size of all content, in bytes; the content is dropped if it exceeds maxExtensions
 }
 
-// count adds bytes to the size, and reports whether the size is within maxExtensions. Beyond that it frees the text.
+// count adds bytes to the size, and reports whether the size is at most maxExtensions. If not, it frees the text.
 func (c *contentParts) count(bytes int) bool {
 	c.size += bytes
 	if c.size > maxExtensions {
@@ -36,12 +36,12 @@ func (c *contentParts) count(bytes int) bool {
 	return c.size <= maxExtensions
 }
 
-// isDropped reports whether the content would have to be sent back but is too large.
+// isDropped reports whether the content should be sent back but is too large.
 func (c *contentParts) isDropped() bool { return len(c.parts.elements) > 0 && c.size > maxExtensions }
 
-// addText appends a piece of text to the last part, or adds a part if the last one is not a text. An empty piece
-// adds nothing: Mistral sends empty pieces between two pieces of thinking, and refuses an answer with
-// two parts of thinking ("Expected at most one leading ThinkChunk").
+// addText appends text to the last part, or adds a part if the last one is not text. It ignores an empty text: Mistral
+// sends empty pieces between two pieces of thinking, and refuses an answer with two thinking parts ("Expected at most
+// one leading ThinkChunk").
 func (c *contentParts) addText(text string) {
 	n := len(c.parts.elements)
 	switch {
@@ -56,7 +56,7 @@ func (c *contentParts) addText(text string) {
 	}
 }
 
-// addParts adds the parts of one chunk. Output media are left out, because they are large.
+// addParts adds the parts of one chunk. It leaves out generated media, because they are large.
 func (c *contentParts) addParts(parts []contentPart) {
 	for _, part := range parts {
 		switch {
@@ -80,7 +80,7 @@ func newTextPart(text string) *extensionValue {
 	return newExtensionValue(append(appendQuoted([]byte(`{"type":"text","text":`), text), '}'))
 }
 
-// encode returns the parts as a JSON array. It returns nil if the content is text alone, or too large.
+// encode returns the parts as a JSON array. It returns nil if the content is only text, or too large.
 func (c *contentParts) encode() json.RawMessage {
 	if len(c.parts.elements) == 0 || c.size > maxExtensions {
 		return nil

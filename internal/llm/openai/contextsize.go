@@ -7,19 +7,20 @@ import (
 	"strings"
 )
 
-// Bounds of a context window. A size outside of them is ignored as wrong: vLLM 0.15 named what its max_tokens left of
-// the window, "maximum context length is 3 tokens" (https://github.com/vllm-project/vllm/issues/33418).
+// Limits for the size of a context window. A size outside of them is ignored as wrong: vLLM 0.15 reported what its
+// max_tokens left of the window, "maximum context length is 3 tokens"
+// (https://github.com/vllm-project/vllm/issues/33418).
 const (
 	minContextTokens = 256
 	maxContextTokens = 1 << 31
 )
 
-// These patterns find the sizes in what endpoints say about a prompt that is too long, in lower case and without
-// separators of thousands. testdata/contexterrors.txt has the texts and their sources.
+// These patterns find the sizes in an endpoint's message about a prompt that is too long. The message must be in lower
+// case and without thousands separators. testdata/contexterrors.txt has the messages and their sources.
 //
-// Some endpoints (xAI, Gemini, Anthropic) name the limit of the prompt alone; it counts as the window, although a
-// window is for prompt and answer together. A size of the prompt that includes the answer, or that is a lower bound
-// ("at least 4097 input tokens"), is not used.
+// Some endpoints (xAI, Gemini, Anthropic) state the limit for the prompt alone. It is used as the window, although a
+// window is for prompt and answer together. A prompt size that includes the answer, or that is a lower bound ("at least
+// 4097 input tokens"), is not used.
 var (
 	windowSizes = anyOf(
 		`\bn_ctx"?\s*:?\s*\(?(\d+)`,                                         // llama.cpp, LM Studio
@@ -62,23 +63,24 @@ var (
 		`prompt token count of (\d+)`,                                     // GitHub Copilot
 		`given: (\d+)`,                                                    // TGI
 	)
-	// toolSizes find the size of tool definitions that are counted apart from the messages.
+	// toolSizes finds the size of tool definitions, if it is stated separately from the messages.
 	toolSizes = anyOf(`(\d+) (?:of tool input|in the functions)`) // OpenRouter, OpenAI
 
 	thousands = regexp.MustCompile(`(\d),(\d{3})\b`)
 )
 
-// anyOf returns a pattern that matches where one of patterns does. Each of them must have one group, which is a number.
+// anyOf returns a pattern that matches if any of patterns does. Each pattern must have one group, which matches a
+// number.
 func anyOf(patterns ...string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(patterns, "|"))
 }
 
-// contextSizes returns the sizes of the model's context window and of the prompt, in tokens, that an error body names.
-// A size that it does not name is 0. The decoded message is searched before the raw body, because proxies may
-// escape the message.
+// contextSizes returns the sizes of the model's context window and of the prompt, in tokens, that an error body states.
+// A size that it does not state is 0. contextSizes searches the decoded message before the raw body, because proxies
+// may escape the message.
 func contextSizes(body []byte) (window, prompt int64) {
 	text := strings.ToLower(errorMessage(body) + "\n" + string(body))
-	for range 2 { // a pass cannot match both separators of 1,234,567
+	for range 2 { // one pass cannot match both separators of 1,234,567
 		text = thousands.ReplaceAllString(text, "$1$2")
 	}
 	window, prompt = firstNumber(windowSizes, text), firstNumber(promptSizes, text)
@@ -91,7 +93,7 @@ func contextSizes(body []byte) (window, prompt int64) {
 	return window, prompt
 }
 
-// firstNumber returns the number in the first match of a pattern of anyOf; 0 if there is no match.
+// firstNumber returns the number in the first match of a pattern made by anyOf, or 0 if nothing matches.
 func firstNumber(pattern *regexp.Regexp, text string) int64 {
 	groups := pattern.FindStringSubmatch(text)
 	if groups == nil {
@@ -99,7 +101,7 @@ func firstNumber(pattern *regexp.Regexp, text string) int64 {
 	}
 	n, err := strconv.ParseInt(cmp.Or(groups[1:]...), 10, 64)
 	if err != nil {
-		return 0 // the number has more digits than an int64
+		return 0 // the number does not fit an int64
 	}
 	return n
 }

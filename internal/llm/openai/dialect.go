@@ -14,32 +14,33 @@ import (
 	"answerd/internal/llm"
 )
 
-// dialect records which parts of a request an endpoint refuses. Strict endpoints answer 400 or
-// 422 to members that they do not know, and name them. Mistral refuses max_completion_tokens.
-// Groq refuses members that some of its own models have sent. The zero value is a request as OpenAI
-// specifies it, which is always tried first: no list of endpoints has to be kept up to date.
+// dialect records which parts of a request an endpoint refuses. Strict endpoints answer 400 or 422 to members that they
+// do not know, and name them. Mistral refuses max_completion_tokens. Groq refuses members that some of its own models
+// have sent. The zero value is a request as OpenAI specifies it. It is always tried first, so that no list of endpoints
+// has to be maintained.
 type dialect struct {
 	// The endpoint refuses these in all requests, so dialectStore remembers them.
-	oldMaxTokens    bool // max_tokens is sent in place of max_completion_tokens
-	noStreamOptions bool // stream_options is left out
+	oldMaxTokens    bool // send max_tokens instead of max_completion_tokens
+	noStreamOptions bool // leave out stream_options
 
-	// Every request begins without these.
-	noExtensions  bool // llm.Extensions are left out
-	fillReasoning bool // messages of the assistant without reasoning_content get an empty one
-	fillSignature bool // calls without a thought signature get Google's placeholder
-	shortIDs      bool // ids of calls are shortened; not remembered, because gateways put signatures into some ids
+	// Each new request starts without these.
+	noExtensions  bool // leave out llm.Extensions
+	fillReasoning bool // give assistant messages without reasoning_content an empty one
+	fillSignature bool // give calls without a thought signature Google's placeholder
+	shortIDs      bool // shorten the ids of calls; not remembered, because gateways put signatures into some ids
 
-	// modelRefusals remembers these for the model.
-	noImages      bool // images are replaced by text
-	noFormat      bool // response_format is left out, and the schema of the answer is written into the prompt
-	schemaRefused bool // noFormat is about the schema of this request, so it is not remembered
-	noStrict      bool // strict is left out of tools
-	toolRefused   bool // noStrict is about the schema of one tool, so it is not remembered
+	// modelRefusals remembers these per model.
+	noImages      bool // replace images with text
+	noFormat      bool // leave out response_format, and write the schema of the answer into the prompt
+	schemaRefused bool // noFormat is due to this request's schema, so it is not remembered
+	noStrict      bool // leave out strict in tools
+	toolRefused   bool // noStrict is due to the schema of one tool, so it is not remembered
 }
 
-// withoutRefused returns a dialect that also leaves out, or fills in, the one thing that refusal, the endpoint's error
-// about the request body, is about. It returns d unchanged if the error names nothing that can be adapted, or nothing
-// that body contains. hasSchema says that the request has an output schema, which can also be written into the prompt.
+// withoutRefused returns d with one more adaptation, which avoids what the endpoint refused. refusal is the endpoint's
+// error about the request body. withoutRefused returns d unchanged if the error names nothing that can be adapted, or
+// nothing that body contains. hasSchema says that the request has an output schema, which can be written into the
+// prompt instead.
 func (d dialect) withoutRefused(refusal *retryableError, body []byte, hasSchema bool) dialect {
 	message := strings.ToLower(refusal.err.Message)
 	status := refusal.err.Status
@@ -58,11 +59,12 @@ func (d dialect) withoutRefused(refusal *retryableError, body []byte, hasSchema 
 	return d
 }
 
-// withoutRefusedMember is the part of withoutRefused for members that the endpoint does not know, or misses. The words
-// about them are common, so it is called only for the statuses of an invalid request. message is in lower case.
+// withoutRefusedMember handles members that the endpoint does not know, or that it misses, for withoutRefused. The
+// words that it looks for are common, so it must be called only for the statuses of an invalid request. message is in
+// lower case.
 //
-// An endpoint misses members where a call was made in an earlier run, by another model, or by DeepSeek without any
-// reasoning. DeepSeek accepts an empty reasoning_content (https://github.com/earendil-works/pi/pull/3659,
+// An endpoint misses a member if a call was made in an earlier run, by another model, or by DeepSeek without reasoning.
+// DeepSeek accepts an empty reasoning_content (https://github.com/earendil-works/pi/pull/3659,
 // https://github.com/QwenLM/qwen-code/pull/3729), and Google defines a placeholder for calls without a signature
 // (https://ai.google.dev/gemini-api/docs/thought-signatures).
 func (d dialect) withoutRefusedMember(message string, body []byte) dialect {
@@ -88,19 +90,19 @@ func (d dialect) withoutRefusedMember(message string, body []byte) dialect {
 	return d
 }
 
-// idWords lists, in lower case, the words with which endpoints refuse an id of a call: Mistral and servers of
-// its models (https://github.com/anomalyco/opencode/issues/1680), and OpenAI
+// idWords are the phrases, in lower case, with which endpoints refuse the id of a call: Mistral and servers of its
+// models (https://github.com/anomalyco/opencode/issues/1680), and OpenAI
 // (https://github.com/agno-agi/agno/issues/5382).
 var idWords = []string{"with a length of 9", "].id': string too long", "tool_call_id': string too long"}
 
-// strictRefusal matches, in lower case, the errors with which endpoints refuse strict tools: Gemini and gateways refuse
-// all of them, Cerebras refuses requests in which only some tools are strict
-// (https://github.com/RooCodeInc/Roo-Code/issues/10334), and OpenAI refuses a schema with a keyword that strict does
-// not allow.
+// strictRefusal matches the errors, in lower case, with which endpoints refuse strict tools. Gemini and gateways refuse
+// all strict tools. Cerebras refuses requests in which only some tools are strict
+// (https://github.com/RooCodeInc/Roo-Code/issues/10334). OpenAI refuses a schema with a keyword that strict does not
+// allow.
 var strictRefusal = regexp.MustCompile(`\bstrict\b|invalid schema for function`)
 
-// refusedWords lists, in lower case, the words with which endpoints refuse a member, missingWords those with which they
-// ask for a member, and valueWords those with which they refuse the number in a member that they know.
+// Phrases of endpoints, in lower case. refusedWords refuse a member. missingWords ask for a member. valueWords refuse
+// the number in a member that the endpoint knows.
 var (
 	refusedWords = []string{
 		"unsupported", "not supported", "not permitted", "extra_forbidden", "not allowed",
@@ -110,7 +112,7 @@ var (
 	valueWords   = []string{"too large", "too small", "maximum", "minimum", "at most", "at least", "greater than", "less than"}
 )
 
-// namesExtension reports whether the message, in lower case, names a member that the body contains and that only
+// namesExtension reports whether the message, in lower case, names a member that body contains and that only
 // llm.Extensions add to a request.
 func namesExtension(message string, body []byte) bool {
 	for _, name := range []string{"reasoning_content", "reasoning_details", "reasoning", "extra_content", "thinking", "channel"} {
@@ -121,13 +123,12 @@ func namesExtension(message string, body []byte) bool {
 	return false
 }
 
-// endpointPart returns the part of the dialect that applies to all requests to the endpoint, whatever their model and
-// history.
+// endpointPart returns the part of the dialect that applies to all requests to the endpoint, for any model and history.
 func (d dialect) endpointPart() dialect {
 	return dialect{oldMaxTokens: d.oldMaxTokens, noStreamOptions: d.noStreamOptions}
 }
 
-// adaptTools returns tools, or with noStrict a copy in which no tool is strict.
+// adaptTools returns tools. If noStrict is set, it returns a copy in which no tool is strict.
 func (d dialect) adaptTools(tools []llm.Tool) []llm.Tool {
 	if d.noStrict {
 		tools = slices.Clone(tools)
@@ -138,22 +139,22 @@ func (d dialect) adaptTools(tools []llm.Tool) []llm.Tool {
 	return tools
 }
 
-// fillMembers adds an empty reasoning_content (fillReasoning) or Google's placeholder of a thought signature
-// (fillSignature) to the messages of the assistant that have none.
+// fillMembers adds what assistant messages lack: an empty reasoning_content (fillReasoning), or Google's placeholder
+// for a thought signature (fillSignature).
 func (d dialect) fillMembers(messages []wireMessage) {
 	for i := range messages {
 		m := &messages[i]
 		if d.fillReasoning && m.Role == llm.Assistant && !bytes.Contains(m.Extensions, []byte(`"reasoning_content":`)) {
 			m.Extensions = append(appendMembers([]byte(`{"reasoning_content":""`), m.Extensions), '}')
 		}
-		// Of parallel calls, Google requires a signature of the first one only.
+		// Google requires a signature only for the first of several parallel calls.
 		if d.fillSignature && len(m.ToolCalls) > 0 && !bytes.Contains(m.ToolCalls[0].Extensions, []byte(`"thought_signature"`)) {
 			m.ToolCalls[0].Extensions = []byte(`{"extra_content":{"google":{"thought_signature":"skip_thought_signature_validator"}}}`)
 		}
 	}
 }
 
-// shortenIDs replaces the ids of calls, in the calls and in their results, by ids that every endpoint accepts.
+// shortenIDs replaces the ids of calls, in the calls and in their results, with ids that every endpoint accepts.
 func shortenIDs(messages []wireMessage) {
 	for i := range messages {
 		m := &messages[i]
@@ -166,7 +167,7 @@ func shortenIDs(messages []wireMessage) {
 	}
 }
 
-// mistralID matches the ids that Mistral gives and accepts.
+// mistralID matches the ids that Mistral generates and accepts.
 var mistralID = regexp.MustCompile(`^[A-Za-z0-9]{9}$`)
 
 // shortID returns an id that mistralID matches: id itself, or the beginning of its hash.
@@ -178,37 +179,37 @@ func shortID(id string) string {
 	return hex.EncodeToString(sum[:])[:9]
 }
 
-// dialectStore holds the dialect of an endpoint for all of its streams.
+// dialectStore holds an endpoint's dialect for all of its streams.
 type dialectStore struct {
 	mu      sync.Mutex // guards the field below
 	dialect dialect
 }
 
-// Load returns the dialect that was stored last; the zero dialect, which leaves nothing out, before the first Store.
+// Load returns the dialect that was stored last. Before the first Store, it returns the zero dialect.
 func (s *dialectStore) Load() dialect {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dialect
 }
 
-// Store replaces the dialect. If two streams store at the same time, the refusal that one of them has met may be lost;
-// the next request meets it again.
+// Store replaces the dialect. If two streams call Store at the same time, one of the two refusals may be lost. The next
+// request then meets it again.
 func (s *dialectStore) Store(d dialect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dialect = d
 }
 
-// refusalStatuses lists the statuses with which endpoints refuse images, a response_format or an id of a call.
-// OpenRouter uses 404, llama.cpp and Ollama use 500.
+// refusalStatuses are the statuses with which endpoints refuse images, a response_format or the id of a call.
+// OpenRouter uses 404, and llama.cpp and Ollama use 500.
 var refusalStatuses = []int{
 	http.StatusBadRequest, http.StatusNotFound, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
 	http.StatusInternalServerError, http.StatusNotImplemented,
 }
 
-// imageWords lists, in lower case, the words with which endpoints say that a model takes no images.
-// Words about one image, such as "unsupported image format", do not belong here.
-// testdata/imageerrors.txt has the texts and their sources.
+// imageWords are the phrases, in lower case, with which endpoints say that a model takes no images. Phrases about a
+// particular image, such as "unsupported image format", do not belong here. testdata/imageerrors.txt has the texts and
+// their sources.
 var imageWords = []string{
 	"image_url is only supported by certain models", // OpenAI
 	"unknown variant `image_url`",                   // DeepSeek
@@ -229,8 +230,8 @@ var imageWords = []string{
 	"vision is not supported",                       // several proxies
 }
 
-// formatWords lists, in lower case, the words with which endpoints refuse a response_format, and
-// schemaWords those with which they refuse one schema, although they take others.
+// formatWords are the phrases, in lower case, with which endpoints refuse a response_format. schemaWords are those with
+// which they refuse a particular schema, although they accept others.
 var (
 	formatWords = []string{
 		"response_format", "response format", "json_schema", "response mime type",
@@ -239,28 +240,28 @@ var (
 	schemaWords = []string{"invalid schema", "invalid json schema", "schema is invalid", "unsupported schema", "schema contains", "too many states"}
 )
 
-// refusesImages reports whether the status and the body of an endpoint's error say that the model takes no images.
+// refusesImages reports whether an endpoint's error, with this status and body, says that the model takes no images.
 func refusesImages(status int, body []byte) bool {
 	return slices.Contains(refusalStatuses, status) && containsAny(strings.ToLower(string(body)), imageWords)
 }
 
-// Bounds of modelRefusals.
+// Limits for modelRefusals.
 const (
 	maxRefusedModels = 1000
-	// refusalLifetime is the time after which the refused feature is tried again: the endpoint may serve another
-	// model under the same id, or have been restarted with support for images.
+	// refusalLifetime is how long a refusal is remembered. After that, the feature is tried again, because the endpoint
+	// may serve another model under the same id, or may have been restarted with support for images.
 	refusalLifetime = time.Hour
 )
 
 // modelRefusals remembers the models for which an endpoint has refused one feature, such as images. The zero value is
-// empty. The methods may be called by any number of goroutines.
+// empty. The methods may be called concurrently.
 type modelRefusals struct {
 	mu      sync.Mutex           // guards the field below
-	refused map[string]time.Time // by model, when the endpoint refused the feature
+	refused map[string]time.Time // by model: when the endpoint refused the feature
 }
 
-// add remembers that the feature was refused for the model now. If maxRefusedModels are remembered already, add
-// forgets any one of them.
+// add records that the feature was refused for the model now. If maxRefusedModels are already recorded, it forgets an
+// arbitrary one.
 func (s *modelRefusals) add(model string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,20 +15,20 @@ import (
 	"answerd/internal/llm"
 )
 
-// Bounds of one reply. The answer in it has its own bounds (assembler).
+// Limits for one reply. The answer in it has separate limits (see assembler).
 const (
-	maxEvent     = 1 << 20  // bytes of one event of a stream
-	maxErrorBody = 64 << 10 // bytes read of an error reply, so that its connection can be kept
+	maxEvent     = 1 << 20  // size of one event of a stream, in bytes
+	maxErrorBody = 64 << 10 // how many bytes of an error reply are read so that its connection can be reused
 )
 
-// Causes in the log of how a reply ended.
+// Causes that the log gives for the end of a reply.
 var (
 	errStreamTooLarge = errors.New("the reply exceeds its size limit")
 	errNoMoreData     = errors.New("the stream ended without finish_reason")
 	doneMarker        = []byte("[DONE]")
 )
 
-// errStopped means that the consumer has left its loop, so no further part may be yielded.
+// errStopped says that the consumer has left its loop, so no more parts may be yielded.
 var errStopped = errors.New("the consumer stopped")
 
 // Texts for callers: what failed, and what to do next. They never quote an endpoint, because its message may contain
@@ -52,29 +52,30 @@ const (
 	publicIdle         = "The model endpoint stopped in the middle of its answer. Ask again. Its operator can raise LLM_IDLE_TIMEOUT."
 )
 
-// Causes with which a request's context is cancelled.
+// Causes with which the idle timer cancels a request's context.
 var (
 	errFirstByte = errors.New("no first byte within the time allowed")
 	errIdle      = errors.New("no further byte within the time allowed")
 )
 
-// newError returns an *llm.Error that is not retryable. public is the text for callers, err the cause for the log.
+// newError returns an *llm.Error that is not retryable. public is the text for callers, and err is the cause for the
+// log.
 func newError(kind llm.Kind, public string, err error) *llm.Error {
 	return &llm.Error{Kind: kind, Public: public, Err: err}
 }
 
-// retryableError wraps an *llm.Error after which the retry loop may send another request: the same one if retry is set,
-// and otherwise only one in another dialect, if withoutRefused finds something to leave out.
+// retryableError wraps an *llm.Error after which the retry loop may send another request. If retry is true, it may send
+// the same request. Otherwise it may only send one in another dialect, if withoutRefused finds something to adapt.
 type retryableError struct {
 	err        *llm.Error
 	retry      bool   // the same request may succeed later
-	retryAfter string // as in the header Retry-After; "" for none
+	retryAfter string // as in a Retry-After header; "" if unknown
 
 	refusesImages bool // the endpoint says that the model takes no images
 }
 
-// setRetryAfter sets the time to wait, for the retry loop and in the llm.Error for callers. value is that of a
-// Retry-After header; a malformed one counts as no time.
+// setRetryAfter sets the time to wait, both for the retry loop and in the llm.Error for callers. value is the value of
+// a Retry-After header. A malformed value counts as no time.
 func (f *retryableError) setRetryAfter(value string) {
 	f.retryAfter = value
 	f.err.RetryAfter, _ = parseRetryAfter(value, time.Now())
@@ -83,22 +84,23 @@ func (f *retryableError) setRetryAfter(value string) {
 // Error returns the text of the llm.Error, for the log.
 func (f *retryableError) Error() string { return f.err.Error() }
 
-// Unwrap returns the llm.Error, which is what callers of Stream get if there is no other attempt.
+// Unwrap returns the llm.Error. Callers of Stream get it if no other attempt is made.
 func (f *retryableError) Unwrap() error { return f.err }
 
-// maxErrorText bounds how much of an error reply is searched for the cause, in bytes. Gemini's errors about
-// quotas have up to 4 KiB, and the time to wait comes last.
+// maxErrorText is how many bytes of an error reply are searched for the cause. Gemini's errors about quotas have up to
+// 4 KiB, and the time to wait comes last.
 const maxErrorText = 8 << 10
 
-// temporaryStatuses are, besides 429, those after which the same request may succeed. OpenAI's SDKs repeat
-// it after 409, too. 520 to 524 are Cloudflare's for an endpoint behind it, 529 is Anthropic's "overloaded".
+// temporaryStatuses are the statuses, besides 429, after which the same request may succeed. OpenAI's SDKs also repeat
+// a request after 409. 520 to 524 come from Cloudflare about an endpoint behind it, and 529 is Anthropic's
+// "overloaded".
 var temporaryStatuses = []int{
 	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusInternalServerError,
 	http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, 520, 521, 522, 523, 524, 529,
 }
 
-// statusError returns the error for an HTTP status that is not 2xx: that of a reply, or one that errorStatus found
-// inside a stream. body is the body of the reply, or the error object in the stream.
+// statusError returns the error for an HTTP status other than 2xx. The status is that of a reply, or one that
+// errorStatus found inside a stream. body is the reply's body, or the error object in the stream.
 func statusError(status int, body []byte) *retryableError {
 	modelErr := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(body)))
 	modelErr.Status, modelErr.Message = status, errorMessage(body)
@@ -110,8 +112,8 @@ func statusError(status int, body []byte) *retryableError {
 		return failed
 	}
 
-	// Retry failures that may be temporary. A model call changes nothing at the endpoint, so
-	// even a 500 is safe to repeat.
+	// Retry failures that may be temporary. A model call changes nothing at the endpoint, so even a 500 is safe to
+	// repeat.
 	modelErr.Unavailable = status == http.StatusTooManyRequests || status >= 500
 	switch {
 	case containsAny(strings.ToLower(string(body)), noToolsWords):
@@ -141,8 +143,8 @@ func statusError(status int, body []byte) *retryableError {
 	return failed
 }
 
-// responseError returns the error for a reply whose status is not 2xx. It reads the reply's body, as far as
-// maxErrorText and maxErrorBody allow, and does not close it.
+// responseError returns the error for a reply whose status is not 2xx. It reads at most maxErrorText + maxErrorBody
+// bytes of the reply's body, and does not close it.
 func responseError(res *http.Response) *retryableError {
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
 	_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody) // a connection can be reused only if its reply was read to the end
@@ -154,8 +156,8 @@ func responseError(res *http.Response) *retryableError {
 	return failed
 }
 
-// timeoutError returns the error for a request that an idleTimer cancelled with cause, because its limit was exceeded.
-// It returns nil if cause is nil or not that of an idleTimer.
+// timeoutError returns the error for a request that an idleTimer cancelled with cause, because limit was exceeded. It
+// returns nil if cause is nil or did not come from an idleTimer.
 func timeoutError(cause error, limit time.Duration) *llm.Error {
 	var text string
 	switch {
@@ -171,8 +173,8 @@ func timeoutError(cause error, limit time.Duration) *llm.Error {
 	return modelErr
 }
 
-// contextWords lists, in lower case, the words with which endpoints report a conversation that
-// exceeds the model's context window. Only OpenAI has a code for it; most endpoints write prose.
+// contextWords are the phrases, in lower case, with which endpoints report a conversation that exceeds the model's
+// context window. Only OpenAI has a code for it. Most endpoints write prose.
 var contextWords = []string{
 	"context_length_exceeded",            // OpenAI, Azure, Groq, Fireworks
 	"exceed_context_size",                // llama.cpp: the error's type
@@ -209,28 +211,30 @@ var contextWords = []string{
 	"reduce the length of the messages",  // OpenAI, older
 }
 
-// noToolsWords are, in lower case, the words of servers for a model whose template has no tools.
+// noToolsWords are the phrases, in lower case, with which servers refuse tools for a model that cannot call them.
 var noToolsWords = []string{
 	"does not support tools",       // Ollama
 	"unsupported param: tools",     // llama.cpp, older
 	"tools param requires --jinja", // llama.cpp
+	"--tool-call-parser to be set", // vLLM
+	"support tool use",             // xAI; OpenRouter: "No endpoints found that support tool use"
 }
 
-// modelWords distinguish a 404 about the model from a 404 about the path: "The model `x` does
-// not exist" (OpenAI, Groq, vLLM), "model 'x' not found" (Ollama), DeploymentNotFound (Azure).
+// modelWords distinguish a 404 about the model from a 404 about the path: "The model `x` does not exist" (OpenAI, Groq,
+// vLLM), "model 'x' not found" (Ollama), DeploymentNotFound (Azure).
 var modelWords = []string{"model", "deployment"}
 
-// limitWords distinguish a rate limit of tokens per minute, which is temporary, from a prompt that is too long. The
-// texts of both may match contextWords.
+// limitWords distinguish a rate limit of tokens per minute, which is temporary, from a prompt that is too long. Both
+// kinds of text may match contextWords.
 var limitWords = []string{"rate_limit", "rate limit", "per minute", "quota"}
 
-// exceedsContext reports whether the body of an endpoint's error says that the conversation is too long for the model.
+// exceedsContext reports whether an endpoint's error body says that the conversation is too long for the model.
 func exceedsContext(body []byte) bool {
 	text := strings.ToLower(string(body))
 	return containsAny(text, contextWords) && !containsAny(text, limitWords)
 }
 
-// containsAny reports whether text contains one of words, which are in lower case like text.
+// containsAny reports whether text contains one of words. Both text and words must be in lower case.
 func containsAny(text string, words []string) bool {
 	for _, w := range words {
 		if strings.Contains(text, w) {
@@ -240,7 +244,7 @@ func containsAny(text string, words []string) bool {
 	return false
 }
 
-// quotaWords lists, in lower case, the words with which endpoints report an account that has used up its quota or its
+// quotaWords are the phrases, in lower case, with which endpoints report that an account has used up its quota or
 // credit. Waiting does not help, so the request is not repeated.
 var quotaWords = []string{
 	"insufficient_quota",          // OpenAI, Azure
@@ -249,11 +253,12 @@ var quotaWords = []string{
 	"insufficient credits",        // OpenRouter, with 402
 	"credit balance is too low",   // Anthropic, with 400
 	"monthly spending limit",      // xAI, with 403
-	"exceeded your current quota", // OpenAI; Gemini, also for a limit per minute
+	"exceeded your current quota", // OpenAI; also Gemini for a limit per minute
 }
 
-// quotaExhausted reports whether the status and the body of an endpoint's error say that the quota is used up. A limit
-// per minute does not count: Gemini reports it with the same words, but names the limit and the time to wait.
+// quotaExhausted reports whether an endpoint's error, with this status and body, says that the quota is used up. A
+// limit per minute does not count: Gemini reports it with the same words, but also names the limit and the time to
+// wait.
 func quotaExhausted(status int, body []byte) bool {
 	if status == http.StatusPaymentRequired {
 		return true
@@ -266,8 +271,8 @@ func quotaExhausted(status int, body []byte) bool {
 // retryDelayMember matches the time to wait in an error of Google's APIs (google.rpc.RetryInfo).
 var retryDelayMember = regexp.MustCompile(`"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"`)
 
-// retryInfo returns the time to wait that an error of Google's APIs names, in seconds as in a Retry-After header, or
-// "".
+// retryInfo returns the time to wait in an error of Google's APIs, in seconds as in a Retry-After header. It returns ""
+// if the error has none.
 func retryInfo(body []byte) string {
 	if m := retryDelayMember.FindSubmatch(body); m != nil {
 		return string(m[1])
@@ -278,8 +283,8 @@ func retryInfo(body []byte) string {
 // codeWord matches an error code made of words, which may be logged. Keys and prompts do not match.
 var codeWord = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 
-// loggableCodes returns what may be logged of an endpoint's reply: its length, and the type and the code of an error.
-// The rest may repeat the request or its key.
+// loggableCodes returns what may be logged about an endpoint's reply: its length, and an error's type and code. The
+// rest may repeat the request or its key.
 func loggableCodes(body []byte) string {
 	var object struct {
 		Error      json.RawMessage

@@ -9,48 +9,48 @@ import (
 	"strings"
 )
 
-// Providers add members to messages and to calls that Chat Completions does not define, and some
-// refuse a later request without them: Gemini's extra_content with a thought signature,
-// DeepSeek's reasoning_content, OpenRouter's reasoning_details. This file collects these members from the
-// chunks of an answer, so that they can be sent back with the same message.
+// Providers add members to messages and calls that Chat Completions does not define, and some providers refuse a later
+// request without them: Gemini's extra_content with a thought signature, DeepSeek's reasoning_content, OpenRouter's
+// reasoning_details. This file collects these members from the chunks of an answer, so that they can be sent back with
+// the same message.
 
-// maxExtensions bounds the members of one answer that are kept to be sent back, in bytes.
+// maxExtensions is the largest total size of the members of one answer that are kept to be sent back, in bytes.
 const maxExtensions = 512 << 10
 
-// ignoredMembers lists members of a delta that are not sent back: members of Chat Completions
-// that this package does not use, and output media, which are large.
+// ignoredMembers are members of a delta that are not sent back: members of Chat Completions that this package does not
+// use, and generated media, which are large.
 var ignoredMembers = map[string]bool{"role": true, "function_call": true, "audio": true, "images": true, "annotations": true}
 
-// rawMember holds a member of a chunk that this package does not interpret.
+// rawMember is a member of a chunk that this package does not interpret.
 type rawMember struct {
 	name  string
-	value []byte // JSON, not empty; a part of the chunk's data
+	value []byte // JSON, not empty; part of the chunk's data
 }
 
-// extensionValue holds a JSON value that may arrive in several pieces. A value that arrived in
-// one piece keeps its bytes; only a continued value is parsed.
+// extensionValue is a JSON value that may arrive in several pieces. A value that arrived in one piece keeps its bytes.
+// A value is parsed only if it is continued.
 type extensionValue struct {
 	raw  []byte // the JSON of a value that arrived in one piece; nil after parseLevel
 	kind byte   // the first byte of the JSON, which determines the type
 
-	// The value after parseLevel, by kind.
-	text     []byte            // of a string, without quotes and escapes
-	names    []string          // of the members of an object, in order of appearance
-	elements []*extensionValue // the elements of an array, or the values of names
+	// The value after parseLevel, depending on kind.
+	text     []byte            // text of a string, without quotes and escapes
+	names    []string          // names of an object's members, in order of appearance
+	elements []*extensionValue // elements of an array, or the values for names
 }
 
-// newExtensionValue returns the value with the JSON raw, which must not be empty. It copies raw, because the memory
-// of a chunk is used again.
+// newExtensionValue returns the value with the JSON raw, which must not be empty. It copies raw, because the chunk's
+// memory is reused.
 func newExtensionValue(raw []byte) *extensionValue {
 	return &extensionValue{raw: bytes.Clone(raw), kind: raw[0]}
 }
 
-// pieceNames lists members whose strings arrive in pieces, so that equal strings are all appended. If the string of any
-// other member arrives again unchanged, the second one is a repetition and is dropped.
+// pieceNames are the members whose strings arrive in pieces, so that all strings are appended, even equal ones. If the
+// string of any other member arrives again unchanged, it is a repetition and is dropped.
 var pieceNames = map[string]bool{"reasoning_content": true, "reasoning": true, "thinking": true, "text": true, "summary": true, "data": true}
 
-// addPiece adds a further piece, the JSON raw, to the value of the member name. Strings and arrays are continued, and
-// objects are merged. A piece of a different type, and any number or boolean, replaces the value. null is ignored.
+// addPiece adds another piece, the JSON raw, to the value of the member name. It appends to strings and arrays, and
+// merges objects. A piece of a different type, or any number or boolean, replaces the value. addPiece ignores null.
 func (v *extensionValue) addPiece(name string, raw []byte) {
 	if raw[0] == 'n' {
 		return
@@ -80,7 +80,7 @@ func (v *extensionValue) addPiece(name string, raw []byte) {
 }
 
 // parseLevel parses one level of raw into text, names and elements, and sets raw to nil, so that pieces can be added.
-// It does nothing if that has been done.
+// It does nothing if the value is already parsed.
 func (v *extensionValue) parseLevel() {
 	if v.raw == nil {
 		return
@@ -102,7 +102,7 @@ func (v *extensionValue) parseLevel() {
 	}
 }
 
-// addMember adds a piece of the member name to an object that parseLevel has parsed.
+// addMember adds a piece, the JSON raw, to the member name of an object. parseLevel must have parsed the object.
 func (v *extensionValue) addMember(name string, raw []byte) {
 	for i, known := range v.names {
 		if known == name {
@@ -113,7 +113,8 @@ func (v *extensionValue) addMember(name string, raw []byte) {
 	v.names, v.elements = append(v.names, name), append(v.elements, newExtensionValue(raw))
 }
 
-// addText adds text to the string member name of an object that parseLevel has parsed. text has no quotes and escapes.
+// addText adds text to the string member name of an object. parseLevel must have parsed the object. text is the text
+// itself, without quotes and escapes.
 func (v *extensionValue) addText(name, text string) {
 	for i, known := range v.names {
 		if known == name && v.elements[i].kind == '"' {
@@ -125,8 +126,9 @@ func (v *extensionValue) addText(name, text string) {
 	v.names, v.elements = append(v.names, name), append(v.elements, &extensionValue{kind: '"', text: []byte(text)})
 }
 
-// addElement adds the JSON raw to an array: as a piece of the last element if both have the same identity, and as a new
-// element otherwise. OpenRouter streams an element of reasoning_details in pieces, which repeat its type and index.
+// addElement adds the JSON raw to an array. If it has the same identity as the last element, it is a piece of that
+// element, and otherwise a new element. OpenRouter streams an element of reasoning_details in pieces, which repeat its
+// type and index.
 func (v *extensionValue) addElement(raw []byte) {
 	if n := len(v.elements); n > 0 && raw[0] == '{' && v.elements[n-1].kind == '{' {
 		last := v.elements[n-1]
@@ -139,7 +141,7 @@ func (v *extensionValue) addElement(raw []byte) {
 	v.elements = append(v.elements, newExtensionValue(raw))
 }
 
-// elementIdentity has the members that distinguish the elements of a streamed array.
+// elementIdentity holds the members that distinguish the elements of a streamed array.
 type elementIdentity struct {
 	Type  string `json:"type"`
 	Index *int64 `json:"index"` // nil if missing
@@ -148,7 +150,7 @@ type elementIdentity struct {
 
 // continuedBy reports whether an element with the identity next is a piece of the element e. Types must be equal,
 // indexes must be equal or both missing, and ids must not differ. An element with neither type nor index cannot be
-// recognized again. Encrypted reasoning and Mistral's references come whole, so two of them are two elements.
+// recognized again. Encrypted reasoning and Mistral's references come as a whole, so two of them are two elements.
 func (e elementIdentity) continuedBy(next elementIdentity) bool {
 	hasIdentity := e.Type != "" || e.Index != nil
 	comesWhole := strings.HasSuffix(e.Type, "encrypted") || strings.HasSuffix(e.Type, "reference")
@@ -163,8 +165,7 @@ func (e elementIdentity) continuedBy(next elementIdentity) bool {
 	return sameIndex && sameID
 }
 
-// readIdentity returns the identity of an object. A type, index or id that is not of the expected JSON type counts as
-// absent.
+// readIdentity returns the identity of an object. A type, index or id of an unexpected JSON type counts as missing.
 func (v *extensionValue) readIdentity() (id elementIdentity) {
 	if v.raw != nil {
 		_ = json.Unmarshal(v.raw, &id)
@@ -183,7 +184,7 @@ func (v *extensionValue) readIdentity() (id elementIdentity) {
 	return id
 }
 
-// appendJSON appends the JSON of the value to buf.
+// appendJSON appends the JSON of the value to buf and returns the extended slice.
 func (v *extensionValue) appendJSON(buf []byte) []byte {
 	if v.raw != nil {
 		return append(buf, v.raw...)
@@ -214,7 +215,7 @@ func (v *extensionValue) appendJSON(buf []byte) []byte {
 // extensionSet holds the members of one message or call that this package does not interpret. The zero value is empty.
 type extensionSet struct{ object extensionValue }
 
-// addMembers adds the members of one chunk. Members that are null are ignored.
+// addMembers adds the members of one chunk. It ignores members that are null.
 func (x *extensionSet) addMembers(members []rawMember) {
 	for _, m := range members {
 		if m.value[0] != 'n' {
@@ -231,8 +232,8 @@ func (x *extensionSet) encodeMembers() json.RawMessage {
 	return (&extensionValue{kind: '{', names: x.object.names, elements: x.object.elements}).appendJSON(nil)
 }
 
-// endpointID returns the id of an endpoint in llm.Extensions, which are stored with a run. The id is a hash of the base
-// URL without user and query, and not the URL itself, because a URL may contain a key.
+// endpointID returns the id of an endpoint for llm.Extensions, which are stored with a run. It is a hash of the base
+// URL without user and query. It is not the URL itself, because a URL may contain a key.
 func endpointID(base string) string {
 	if u, err := url.Parse(base); err == nil {
 		u.User, u.RawQuery = nil, ""

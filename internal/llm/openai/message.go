@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// wirePart holds one part of a user's message: text, an image, audio or a file, as Type says.
+// wirePart is one part of a user message. Type says whether it is text, an image, audio or a file.
 type wirePart struct {
 	Type  string     `json:"type"`
 	Text  string     `json:"text,omitempty"`
@@ -22,8 +22,8 @@ type wirePart struct {
 	File  *wireFile  `json:"file,omitempty"`
 }
 
-// wireFile, wireImage and wireAudio are the objects of parts that are not text. Their content is base64: in a data: URL
-// for files and images, and alone for audio. An image may have an https URL in place of its content.
+// wireFile, wireImage and wireAudio are the objects in parts that are not text. Their content is base64, in a data: URL
+// for files and images, and alone for audio. An image may have an https URL instead of content.
 type wireFile struct {
 	Name string `json:"filename"`
 	Data string `json:"file_data"`
@@ -39,13 +39,13 @@ type wireAudio struct {
 	Format string `json:"format"`
 }
 
-// newWireMessages converts messages to their form in the request for endpoint (see newWireMessage). Empty answers are
-// left out. In Chat Completions, a message of the role tool has text only, so the media of results follow in an
-// additional message of the user. That message comes after all results of the turn, because endpoints require
-// results directly after their calls.
+// newWireMessages converts messages to their form in a request to endpoint (see newWireMessage). It leaves out empty
+// answers. In Chat Completions, a message with the role tool can only have text, so the media of tool results follow in
+// an additional user message. That message comes after all results of the turn, because endpoints require results
+// directly after their calls.
 func newWireMessages(messages []llm.Message, endpoint string) []wireMessage {
 	out := make([]wireMessage, 0, len(messages))
-	var media []llm.Media // of the tool results since the last message of another role
+	var media []llm.Media // of the tool results since the last message with another role
 	for i, m := range messages {
 		if isEmptyAnswer(m) {
 			continue
@@ -64,14 +64,15 @@ func newWireMessages(messages []llm.Message, endpoint string) []wireMessage {
 	return out
 }
 
-// isEmptyAnswer reports whether message is an answer without text, calls and parts, which Mistral and Anthropic refuse.
+// isEmptyAnswer reports whether message is an answer without text, calls and parts. Mistral and Anthropic refuse such
+// messages.
 func isEmptyAnswer(message llm.Message) bool {
 	hasParts := message.Extensions != nil && message.Extensions.Content != nil
 	return message.Role == llm.Assistant && strings.TrimSpace(message.Text) == "" && len(message.Calls) == 0 && !hasParts
 }
 
-// withoutImages returns a copy of messages in which each image is a line of text, after the text of its message. The
-// line has the label of the image and, if they are known, its type and size.
+// withoutImages returns a copy of messages in which each image is replaced with a line after the message's text. The
+// line has the image's label and, if they are known, its type and size.
 func withoutImages(messages []llm.Message) []llm.Message {
 	out := slices.Clone(messages)
 	for i := range out {
@@ -98,11 +99,11 @@ func withoutImages(messages []llm.Message) []llm.Message {
 	return out
 }
 
-// isImage reports whether media is an image, given by its content or by its URL. Media with a URL are always images,
-// and have no MIME type.
+// isImage reports whether media is an image, either as content or as a URL. Media with a URL are always images, and
+// have no MIME type.
 func isImage(media llm.Media) bool { return media.URL != "" || media.IsImage() }
 
-// newWireParts returns the parts of a user's message with media: the text, and then each medium after its label.
+// newWireParts returns the parts of a user message with media: the text, and then each media item after its label.
 func newWireParts(message llm.Message) []wirePart {
 	parts := make([]wirePart, 0, 1+2*len(message.Media))
 	if message.Text != "" {
@@ -117,11 +118,11 @@ func newWireParts(message llm.Message) []wirePart {
 	return parts
 }
 
-// newMediaPart returns the part of a medium by its type. What is not a PDF or audio is sent as an image.
+// newMediaPart returns the part for one media item. Anything that is neither PDF nor audio is sent as an image.
 func newMediaPart(media llm.Media) wirePart {
 	format, isAudio := strings.CutPrefix(media.MIME, "audio/")
 	if format == "mpeg" {
-		format = "mp3" // the name of the format in Chat Completions
+		format = "mp3" // the format's name in Chat Completions
 	}
 	switch {
 	case media.URL != "":
@@ -135,13 +136,13 @@ func newMediaPart(media llm.Media) wirePart {
 	}
 }
 
-// dataURL returns the content of a medium as a data: URL.
+// dataURL returns the content of media as a data: URL.
 func dataURL(media llm.Media) string { return "data:" + media.MIME + ";base64," + media.Data }
 
-// Nearly all of a request is the conversation, which is encoded again for every turn. So the messages are
-// appended to one buffer; encoding/json would copy them twice more.
+// Nearly all of a request is the conversation, which is encoded again for every turn. So the messages are appended to
+// one buffer. encoding/json would copy them two more times.
 
-// encodedSize estimates the size of w as JSON, in bytes, without the parts of a user's message.
+// encodedSize estimates the size of w as JSON, in bytes. It does not count the parts of a user message.
 func (w *wireMessage) encodedSize() int {
 	n := 96 + len(w.ToolCallID) + len(w.Extensions)
 	if text, ok := w.Content.(string); ok {
@@ -155,7 +156,7 @@ func (w *wireMessage) encodedSize() int {
 	return n
 }
 
-// appendJSON appends w as JSON to buf and returns the extended buffer.
+// appendJSON appends the JSON of w to buf and returns the extended slice.
 func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
 	buf = appendQuoted(append(buf, `{"role":`...), string(w.Role))
 	buf = append(buf, `,"content":`...)
@@ -197,7 +198,7 @@ func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
 	return append(appendMembers(buf, w.Extensions), '}'), nil
 }
 
-// appendMembers appends the members of object to buf, which ends within a JSON object that already has members. It
+// appendMembers appends the members of object to buf, which must end inside a JSON object that already has members. It
 // appends nothing if object is empty or not an object.
 func appendMembers(buf []byte, object json.RawMessage) []byte {
 	if len(object) <= len("{}") || object[0] != '{' {
@@ -206,34 +207,34 @@ func appendMembers(buf []byte, object json.RawMessage) []byte {
 	return append(append(buf, ','), object[1:len(object)-1]...)
 }
 
-// appendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD; AppendQuote has no other error.
+// appendQuoted appends text as a JSON string. Invalid UTF-8 becomes U+FFFD, so the error of AppendQuote can be ignored.
 func appendQuoted(buf []byte, text string) []byte {
 	buf, _ = jsontext.AppendQuote(buf, text)
 	return buf
 }
 
-// laxJSON are options that accept everything that fits the JSON grammar. Duplicate names and invalid UTF-8 in
+// laxJSON are options that accept everything that fits the JSON grammar, so that duplicate names and invalid UTF-8 in
 // the JSON of a server or a model are neither changed nor refused.
 var laxJSON = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
-// wireMessage holds one message of a request.
+// wireMessage is one message of a request.
 type wireMessage struct {
 	Role llm.Role
 	// Content is a string, a []wirePart, or the parts of an answer as a json.RawMessage. It is nil, which is sent as
-	// null, if an assistant only calls tools: several endpoints refuse an empty text there.
+	// null, if an assistant message has only calls, because several endpoints refuse an empty text there.
 	Content    any
 	ToolCalls  []wireCall
-	ToolCallID string          // the call that a message of the role tool has the result of
-	Extensions json.RawMessage // an object with further members of the message; nil for none
+	ToolCallID string          // the call whose result a message with the role tool has
+	Extensions json.RawMessage // an object with additional members of the message; nil for none
 }
 
-// wireCall and wireFunction hold a call in an assistant's message.
+// wireCall and wireFunction are a call in an assistant message.
 type wireCall struct {
 	ID       string
 	Type     string
 	Function wireFunction
 
-	Extensions json.RawMessage // an object with further members of the call; nil for none
+	Extensions json.RawMessage // an object with additional members of the call; nil for none
 }
 
 type wireFunction struct {
@@ -241,9 +242,9 @@ type wireFunction struct {
 	Arguments string // JSON, which is sent within a JSON string
 }
 
-// newWireMessage converts a message to its form in the request for the endpoint with the id endpoint. Extensions that
-// came from another endpoint are omitted. A text of white space alone is replaced where endpoints refuse it: by null
-// with calls, and by "(no content)" in a result.
+// newWireMessage converts a message to its form in a request to the endpoint with the id endpoint. It omits extensions
+// that came from another endpoint. Where endpoints refuse text that is only white space, it replaces the text: with
+// null if the message has calls, and with "(no content)" in a result.
 func newWireMessage(message llm.Message, endpoint string) wireMessage {
 	wire := wireMessage{Role: message.Role, Content: message.Text}
 	switch {
@@ -276,9 +277,10 @@ func newWireMessage(message llm.Message, endpoint string) wireMessage {
 	return wire
 }
 
-// cleanToolName returns name in a form that endpoints accept (^[A-Za-z0-9_-]{1,64}$): it cuts the name to 64 bytes and
-// replaces each other byte by "_". An empty name becomes "tool". A model may have called a tool that does not exist, by
-// a name that no endpoint accepts. Sending that name back would make every later request of the conversation fail.
+// cleanToolName returns name in a form that endpoints accept (^[A-Za-z0-9_-]{1,64}$). It cuts the name to 64 bytes and
+// replaces all other bytes with "_". An empty name becomes "tool". A model may have called a tool that does not exist,
+// with a name that no endpoint accepts. If that name were sent back, every later request of the conversation would
+// fail.
 func cleanToolName(name string) string {
 	clean := []byte(name[:min(len(name), 64)])
 	for i, c := range clean {
@@ -294,9 +296,9 @@ func cleanToolName(name string) string {
 	return string(clean)
 }
 
-// cleanArguments returns the arguments of a call as a JSON object. Arguments that are not an object are wrapped in one,
-// and empty ones become {}. Endpoints with a chat template parse the arguments of earlier calls, and refuse the whole
-// request if they are not an object.
+// cleanArguments returns the arguments of a call as a JSON object. It wraps arguments that are not an object in one,
+// and returns {} for empty arguments. Endpoints with a chat template parse the arguments of earlier calls, and refuse
+// the whole request if they are not an object.
 func cleanArguments(raw string) string {
 	if raw == "" {
 		return "{}"

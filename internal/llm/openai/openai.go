@@ -1,4 +1,4 @@
-// Package openai implements llm.Model for any endpoint that speaks Chat Completions.
+// Package openai implements llm.Model for any endpoint with the Chat Completions API.
 //
 //	model := openai.New(openai.Config{BaseURL: "http://127.0.0.1:11434/v1", MaxRetries: 2})
 //	defer model.Close()
@@ -12,17 +12,17 @@
 //		}
 //	}
 //
-// openai-go sends the requests. The chunks are decoded here, because endpoints deviate from the
-// specification, and the SDK needs at least 25 times as long for each chunk. A request is
-// retried only while no part of its answer was emitted. An error returned to the caller contains
-// the codes of an endpoint's error and not its message. The log gets the message, without keys.
+// openai-go sends the requests. The chunks are decoded here, because endpoints deviate from the specification, and
+// because the SDK needs at least 25 times as long for each chunk. A request is retried only while no part of its answer
+// was emitted. An error returned to the caller contains the codes of an endpoint's error but not its message. The log
+// gets the message, without keys.
 //
-// Stream makes one attempt after the other (openai.go). An attempt sends the request, with an idleTimer that cuts the
-// connection (attempt.go, timeout.go), and reads the reply, be it a stream, one completion or an error (response.go).
-// Each chunk goes through a jsonScanner into a chunk (scanner.go, chunk.go), and an assembler makes the llm.Parts of it
-// (assembler.go, calls.go). In the other direction, encodeRequest builds the body (request.go, message.go, tools.go,
-// schema.go). The dialect says what this endpoint refuses of it (dialect.go), which is learned from its errors
-// (errors.go).
+// Stream makes one attempt after the other (openai.go). An attempt sends the request, with an idleTimer that can cut
+// the connection (attempt.go, timeout.go), and reads the reply, which is a stream, a whole completion or an error
+// (response.go). A jsonScanner reads each chunk into a chunk (scanner.go, chunk.go), and an assembler converts it to
+// llm.Parts (assembler.go, calls.go). In the other direction, encodeRequest builds the body (request.go, message.go,
+// tools.go, schema.go). The dialect says which parts of a request this endpoint refuses (dialect.go). It is learned
+// from the endpoint's errors (errors.go).
 package openai
 
 import (
@@ -47,30 +47,30 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config says which endpoint to ask, and bounds how long to wait. Its zero value asks OpenAI without a key.
+// Config says which endpoint to ask and how long to wait. The zero value asks OpenAI without a key.
 type Config struct {
-	BaseURL string            // up to and including /v1; empty means OpenAI's
-	APIKey  string            // sent as a bearer token to BaseURL alone; empty sends no token
-	Key     func() string     // returns the key of a request, in place of APIKey; nil means APIKey
-	Headers map[string]string // sent with every request; a header Authorization replaces the key
+	BaseURL string            // up to and including /v1; "" means OpenAI's
+	APIKey  string            // sent as a bearer token, and only to BaseURL; "" sends none
+	Key     func() string     // returns the key for a request and replaces APIKey; nil means APIKey
+	Headers map[string]string // sent with every request; an Authorization header replaces the key
 	Query   map[string]string // added to the query of BaseURL
-	TLS     *tlsconfig.Source // roots and client certificate; nil means the system's roots alone
+	TLS     *tlsconfig.Source // certificates; nil means the system's roots and no client certificate
 
-	FirstByteTimeout time.Duration // until the first byte of the reply, for each try; 0 or less means 60 s
+	FirstByteTimeout time.Duration // until the first byte of the reply, for each attempt; 0 or less means 60 s
 	IdleTimeout      time.Duration // between two bytes of a reply; 0 or less means 30 s
 	MaxRetries       int           // attempts after the first; 0 or less means no retries
 
-	// Transport, if set, wraps the transport that sends the requests, for example with otelhttp.
-	// Redirects are refused in any case.
+	// Transport, if not nil, wraps the transport that sends the requests, for example with otelhttp. Redirects are
+	// refused in any case.
 	Transport func(http.RoundTripper) http.RoundTripper
 	Tracer    trace.Tracer // nil records nothing
 	Meter     metric.Meter // nil records nothing
 	Logger    *slog.Logger // nil discards the log
-	// MetricModels lists the ids that metrics name, as requests and replies have them. Metrics call any other model
-	// "_other": callers and endpoints make names up, and each name would be a series of its own.
+	// MetricModels lists the model ids that metrics may name, as they appear in requests and replies. Metrics call any
+	// other model "_other", because callers and endpoints can make up names, and each name would be a separate series.
 	MetricModels []string
-	// Price returns the price of a model by the id that is sent to the endpoint, or nil if it is unknown. Spans of
-	// calls with a known price have the cost.
+	// Price returns the price of a model, by the id that is sent to the endpoint, or nil if the price is unknown. If
+	// the price is known, the span of a call includes the cost.
 	Price func(model string) *llm.Price
 	// TraceContent adds prompts and answers to spans.
 	TraceContent bool
@@ -78,17 +78,17 @@ type Config struct {
 	ShowErrors bool // append the endpoint's message to the public text of an error
 }
 
-// Defaults of Config, and sizes that it does not set.
+// Defaults of Config, and sizes that Config does not set.
 const (
 	defaultBaseURL          = "https://api.openai.com/v1"
 	defaultFirstByteTimeout = 60 * time.Second
 	defaultIdleTimeout      = 30 * time.Second
 	idleConnsPerHost        = 1024 // Go's default of 2 leaves sockets in TIME_WAIT under load
-	// Go's default of 4 KiB sends a request with ten tools in two writes and copies the second part once more.
+	// With Go's default of 4 KiB, a request with ten tools needs two writes, and its second part is copied once more.
 	writeBuffer = 16 << 10
 )
 
-// Model asks an endpoint that speaks Chat Completions. Any number of streams may run at the same time.
+// Model asks an endpoint with the Chat Completions API. Any number of streams may run at the same time.
 type Model struct {
 	chat             sdk.ChatCompletionService
 	connections      roundTripper // sends the requests of chat; Close closes its idle connections
@@ -99,16 +99,16 @@ type Model struct {
 	telemetry        *instruments
 	tools            toolCache
 	endpoint         string                 // identifies the endpoint in llm.Extensions
-	key              func() string          // returns the API key of the next request; "" for none
-	options          []option.RequestOption // of every request: query and headers
-	secrets          []string               // values of headers and of URLs, which are removed from logged messages
-	dialect          dialectStore           // what the endpoint refuses, for all models
+	key              func() string          // returns the API key for the next request; "" for none
+	options          []option.RequestOption // for every request: query and headers
+	secrets          []string               // values of headers and URLs, which are removed from logged messages
+	dialect          dialectStore           // what the endpoint refuses for all models
 	// The models for which the endpoint refuses images, a response_format, or strict tools.
 	images, formats, strictTools modelRefusals
 	showErrors                   bool
 }
 
-// New returns a model for cfg. It sends no request; an invalid BaseURL fails every Stream.
+// New returns a Model for cfg. It sends no requests. If cfg.BaseURL is invalid, every Stream returns an error.
 func New(cfg Config) *Model {
 	connections := newConnections(cfg)
 	var transport http.RoundTripper = endpointTransport{connections}
@@ -121,13 +121,13 @@ func New(cfg Config) *Model {
 		key = func() string { return cfg.APIKey }
 	}
 	return &Model{
-		// openai.NewClient would read OPENAI_* from the environment, and a key meant for OpenAI
-		// would be sent to the endpoint configured here.
+		// Do not use openai.NewClient. It reads OPENAI_* from the environment, and would send a key meant for OpenAI to
+		// the endpoint configured here.
 		chat: sdk.NewChatCompletionService(
 			option.WithBaseURL(base),
 			option.WithHTTPClient(&http.Client{Transport: transport, CheckRedirect: refuseRedirect}),
-			// streamWithRetries makes the retries instead of the SDK, because a request may only
-			// be repeated while no part of its answer was emitted.
+			// streamWithRetries makes the retries instead of the SDK, because a request may only be repeated while no
+			// part of its answer was emitted.
 			option.WithMaxRetries(0),
 		),
 		connections:      connections,
@@ -144,7 +144,7 @@ func New(cfg Config) *Model {
 	}
 }
 
-// newConnections returns a transport with a connection pool of its own and the certificates of cfg.
+// newConnections returns a transport with a separate connection pool and the certificates of cfg.
 func newConnections(cfg Config) roundTripper {
 	pool := http.DefaultTransport.(*http.Transport).Clone()
 	pool.MaxIdleConns, pool.MaxIdleConnsPerHost = idleConnsPerHost, idleConnsPerHost
@@ -156,8 +156,8 @@ func newConnections(cfg Config) roundTripper {
 	return pool
 }
 
-// requestOptions returns the options of every request: the query of the base URL, and the query and headers of cfg. A
-// parameter of cfg.Query replaces the one with the same name in the base URL.
+// requestOptions returns the options for every request: the query of the base URL, and the query and headers of cfg. A
+// parameter in cfg.Query replaces the parameter with the same name in the base URL.
 func requestOptions(cfg Config, baseQuery url.Values) []option.RequestOption {
 	var options []option.RequestOption
 	for name, values := range baseQuery {
@@ -174,8 +174,8 @@ func requestOptions(cfg Config, baseQuery url.Values) []option.RequestOption {
 	return options
 }
 
-// splitQuery separates the query from a base URL, because openai-go would drop it. An invalid URL is returned
-// unchanged, with a nil query.
+// splitQuery separates the query from a base URL, because openai-go would drop it. It returns an invalid URL unchanged,
+// with a nil query.
 func splitQuery(base string) (string, url.Values) {
 	u, err := url.Parse(base)
 	if err != nil || u.RawQuery == "" {
@@ -187,8 +187,8 @@ func splitQuery(base string) (string, url.Values) {
 }
 
 // requestSecrets returns the configured values that may be secret and that an endpoint may repeat in an error: headers,
-// query parameters and the password of the base URL. Each value is listed unescaped and in both URL escapings,
-// longest first. The API key is not among them, because Config.Key may return a new one for each request.
+// query parameters and the password of the base URL. Each value is listed unescaped and in both URL escapings, longest
+// first. The API key is not included, because Config.Key may return a new one for each request.
 func requestSecrets(cfg Config, base string, query url.Values) []string {
 	secrets := slices.Concat(slices.Collect(maps.Values(cfg.Headers)), slices.Collect(maps.Values(cfg.Query)))
 	for _, values := range query {
@@ -201,24 +201,24 @@ func requestSecrets(cfg Config, base string, query url.Values) []string {
 	for _, s := range slices.Clone(secrets) {
 		secrets = append(secrets, url.QueryEscape(s), url.PathEscape(s))
 	}
-	// Longest first: if a secret contains another one, redacting the short one first would leave the rest in the log.
+	// Longest first: if one secret contains another, redacting the shorter one first would leave the rest in the log.
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
 	return slices.Compact(secrets)
 }
 
-// refuseRedirect makes the client return a redirect as the reply. Following it would send the
-// key and the prompt to another host.
+// refuseRedirect makes the HTTP client return a redirect as the reply. Following it would send the key and the prompt
+// to another host.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Close closes idle connections. Running streams are not affected, and the model remains usable.
+// Close closes idle connections. Running streams are not affected, and the Model can still be used.
 func (m *Model) Close() { m.connections.CloseIdleConnections() }
 
-// Stream asks the endpoint and yields the parts of the answer as they arrive. The request is sent when the iteration
-// begins. An error is the last element: ctx's error if ctx ended, and an *llm.Error otherwise.
+// Stream asks the endpoint and yields the parts of the answer as they arrive. It sends the request when the iteration
+// begins. If it fails, the last element is the error: ctx's error if ctx ended, and otherwise an *llm.Error.
 func (m *Model) Stream(ctx context.Context, request llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
-		// The span's context is used for the requests, so that a tracing transport makes child
-		// spans of it and sends it as the parent.
+		// Use the span's context for the requests, so that a tracing transport creates child spans of it and sends it
+		// as the parent.
 		ctx, call := m.telemetry.startCall(ctx, &request)
 		err := m.streamWithRetries(ctx, &request, func(p llm.Part) bool {
 			call.recordPart(ctx, p)
@@ -231,12 +231,12 @@ func (m *Model) Stream(ctx context.Context, request llm.Request) iter.Seq2[llm.P
 	}
 }
 
-// streamWithRetries asks the endpoint until an attempt succeeds, fails in a way that a retry cannot repair, or uses up
-// the retries, and returns the error of the last attempt. It returns errStopped if emit reported false.
+// streamWithRetries asks the endpoint until an attempt succeeds, fails permanently, or uses up the retries. It returns
+// the error of the last attempt, or errStopped if emit returned false.
 //
 // If the endpoint refuses a member of the request, the next attempt uses an adapted dialect. That attempt does not
-// count as a retry: the endpoint works, and the first question after each start would otherwise use up the retries.
-// The loop ends, because withoutRefused only ever sets fields of the dialect and never clears one.
+// count as a retry, because the endpoint works, and the first question after each start would otherwise use up the
+// retries. The loop ends, because withoutRefused only sets fields of the dialect and never clears one.
 func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emit emitter) error {
 	dialect := m.dialect.Load()
 	dialect.noImages, dialect.noFormat = m.images.wasRefused(request.Model), m.formats.wasRefused(request.Model)
@@ -246,11 +246,11 @@ func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emi
 		return err
 	}
 
-	// All reasons for a retry share one budget. makeAttempt returns a retryableError only while no
-	// part of the answer was emitted.
+	// All reasons for a retry share one budget. makeAttempt returns a retryableError only while no part of the answer
+	// was emitted.
 	retries := 0
 	for {
-		key := m.key() // once for each attempt: an error must be redacted by the key that was sent
+		key := m.key() // once per attempt, because an error must be redacted with the key that was sent
 		err := m.makeAttempt(ctx, key, body, emit)
 		if failed, ok := errors.AsType[*llm.Error](err); ok {
 			m.reportError(ctx, request.Model, failed, slices.Concat(m.secrets, []string{key}))
@@ -278,9 +278,9 @@ func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emi
 	}
 }
 
-// rememberDialect stores for later requests what d leaves out: some refusals apply to the whole endpoint, and some to
-// the model only, for refusalLifetime. A refusal of one schema or one tool is not stored. It logs a warning
-// when a model without images or response_format becomes known.
+// rememberDialect stores the refusals in d for later requests. Some apply to the whole endpoint, and some only to the
+// model, for refusalLifetime. A refusal of a single schema or tool is not stored. rememberDialect logs a warning when a
+// model is found not to accept images or response_format.
 func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 	m.dialect.Store(d.endpointPart())
 	if d.noImages && !m.images.wasRefused(model) {
@@ -307,8 +307,9 @@ func (m *Model) encodeWithDialect(request *llm.Request, d dialect) ([]byte, erro
 	return body, nil
 }
 
-// waitForRetry logs the failure and waits until the next attempt may start. try is the number of retries so far. It
-// returns the *llm.Error of failure at once if another attempt is useless or not allowed, and ctx's error if ctx ends.
+// waitForRetry logs the failure and waits until the next attempt may start. try is the number of retries so far. If
+// another attempt is useless or not allowed, it returns failure's *llm.Error at once. It returns ctx's error if ctx
+// ends.
 func (m *Model) waitForRetry(ctx context.Context, model string, try int, failure *retryableError) error {
 	delay, ok := retryDelay(try, failure.retryAfter, time.Now())
 	if !failure.retry || !ok || try >= m.retries {
@@ -321,7 +322,7 @@ func (m *Model) waitForRetry(ctx context.Context, model string, try int, failure
 }
 
 // reportError redacts the endpoint's message in modelErr and logs it. With Config.ShowErrors, it also appends the
-// redacted message to modelErr.Public. Without a message it does nothing.
+// redacted message to modelErr.Public. It does nothing if modelErr has no message.
 func (m *Model) reportError(ctx context.Context, model string, modelErr *llm.Error, secrets []string) {
 	if modelErr.Message == "" {
 		return

@@ -7,12 +7,12 @@ import (
 	"unicode"
 )
 
-// maxMessage bounds an endpoint's error message in the log, in bytes.
+// maxMessage is the largest size of an endpoint's error message in the log, in bytes.
 const maxMessage = 500
 
-// errorMessage returns the message in the body of an endpoint's error. It knows these shapes: {"error":{"message":…}}
+// errorMessage returns the message in the body of an endpoint's error. It knows these forms: {"error":{"message":…}}
 // (OpenAI), a list with this object (Gemini), {"error":"…"} (Ollama, xAI), {"message":…} (vLLM, Mistral), {"detail":…}
-// (FastAPI). Any other body is returned as it is, or as "" if it is an HTML page.
+// (FastAPI). It returns any other body as it is, or "" if the body is an HTML page.
 func errorMessage(body []byte) string {
 	var list []json.RawMessage
 	if json.Unmarshal(body, &list) == nil && len(list) > 0 {
@@ -35,7 +35,7 @@ func errorMessage(body []byte) string {
 			return text
 		}
 		if member[0] == '[' {
-			return string(member) // FastAPI's list of violations, with the member that each violation is about
+			return string(member) // FastAPI's list of violations, each with the member that it is about
 		}
 		if text = errorMessage(member); text != "" {
 			return text
@@ -44,19 +44,19 @@ func errorMessage(body []byte) string {
 	return strings.TrimSpace(string(body))
 }
 
-// secretPatterns matches keys and tokens that an endpoint may quote. OpenAI quotes a part of a
-// wrong key; other endpoints quote the header.
+// secretPatterns matches keys and tokens that an endpoint may quote. OpenAI quotes a part of a wrong key. Other
+// endpoints quote the header.
 var secretPatterns = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[^\s"',;]+|` + // an Authorization header
 	`\b(sk|pk|rk|gsk|xai|key|hf|nvapi|r8)[-_][A-Za-z0-9*_.\-]{6,}|` + // keys with a prefix
 	`\bAIza[A-Za-z0-9_\-]{10,}|` + // Google
 	`\beyJ[A-Za-z0-9_\-]+\.[A-Za-z0-9_.\-]+|` + // a JWT
 	`\b[A-Za-z0-9_\-]*[0-9][A-Za-z0-9_\-]{31,}`) // any long word with a digit
 
-// redactMessage returns text as one line of at most maxMessage bytes of valid UTF-8. The secrets, and everything else
-// that looks like a key or a token, are replaced by "[redacted]".
+// redactMessage returns text as one line of valid UTF-8 with at most maxMessage bytes. It replaces the secrets, and
+// everything else that looks like a key or a token, with "[redacted]".
 func redactMessage(text string, secrets []string) string {
 	for _, s := range secrets {
-		if len(s) >= 4 { // a shorter value would be found within ordinary words
+		if len(s) >= 4 { // a shorter value could be part of ordinary words
 			text = strings.ReplaceAll(text, s, "[redacted]")
 		}
 	}

@@ -94,6 +94,15 @@ func TestRateLimitInAStreamHasTheEndpointsRetryAfter(t *testing.T) {
 	}
 }
 
+func TestQuotaInAStreamIsTheEndpointsQuota(t *testing.T) {
+	said := `{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}`
+	_, m := newEndpoint(t, Config{}, sendStream(eventStream(said)))
+	_, err := llmtest.Collect(t.Context(), m, testRequest)
+	if e := requireError(t, err, llm.ModelError); e.Public != publicQuota || !e.Unavailable {
+		t.Errorf("got %+v, want the text about the quota, and that a fallback is asked", e)
+	}
+}
+
 // OpenRouter reports an error of its provider in the choice
 // (https://openrouter.ai/docs/api-reference/overview).
 func TestErrorInAChoiceIsTheError(t *testing.T) {

@@ -9,25 +9,24 @@ import (
 	"answerd/internal/llm"
 )
 
-// The body is encoded here and not by the SDK's parameter types. For 1,000 tools, marshalling
-// those types takes 15 ms, and joining cached bytes 0.3 ms. The SDK's types would also parse each tool's
-// schema, which must be sent unchanged.
+// The body is encoded here and not with the SDK's parameter types. For 1,000 tools, marshalling those types takes 15
+// ms, while joining cached bytes takes 0.3 ms. The SDK's types would also parse each tool's schema, which must be sent
+// unchanged.
 
-// wireRequest holds the members of a Chat Completions request other than messages and tools, which joinRequest
-// appends.
+// wireRequest holds the members of a Chat Completions request other than messages and tools. joinRequest appends those.
 type wireRequest struct {
 	Model         string         `json:"model"`
 	Stream        bool           `json:"stream"`
 	StreamOptions *streamOptions `json:"stream_options,omitempty"`
 	ToolChoice    any            `json:"tool_choice,omitempty"` // "auto", "none", "required" or a wireChoice
-	// MaxTokens and OldMaxTokens are the same limit, and only one of them is sent: newer models of OpenAI refuse
-	// max_tokens, and some endpoints know nothing else.
+	// MaxTokens and OldMaxTokens are the same limit. Only one of them is sent, because newer models of OpenAI refuse
+	// max_tokens, and some endpoints know only max_tokens.
 	MaxTokens    int64 `json:"max_completion_tokens,omitempty"`
 	OldMaxTokens int64 `json:"max_tokens,omitempty"`
 	llm.Sampling
 }
 
-// wireChoice names the one tool that must be called.
+// wireChoice is a tool_choice that names the one tool that must be called.
 type wireChoice struct {
 	Type     string `json:"type"`
 	Function struct {
@@ -35,8 +34,8 @@ type wireChoice struct {
 	} `json:"function"`
 }
 
-// newWireToolChoice returns tool_choice: a word, or a wireChoice if the request names the one tool that must be
-// called. The word for a request without a choice is "auto", the default of the API.
+// newWireToolChoice returns tool_choice: a word, or a wireChoice if the request names the one tool that must be called.
+// If the request has no choice, the word is "auto", the default of the API.
 func newWireToolChoice(request *llm.Request) any {
 	if request.ToolChoice == llm.Required && request.MustCall != "" {
 		choice := wireChoice{Type: "function"}
@@ -51,12 +50,12 @@ type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// encodeRequest returns the JSON body of request in dialect d. endpoint is the id of the endpoint: extensions of
-// messages are sent only if they came from it. It fails on a tool whose schema is not JSON, and on a member that cannot
-// be encoded as JSON.
+// encodeRequest returns the JSON body of request in dialect d. endpoint is the endpoint's id: extensions of a message
+// are sent only if they came from that endpoint. encodeRequest returns an error if a tool's schema is not JSON, or if a
+// member cannot be encoded as JSON.
 //
-// tool_choice is sent only with tools, because most endpoints refuse it without tools. With the choice None, tools and
-// tool_choice are both sent: some models refuse a history with calls if the request has no tools.
+// tool_choice is sent only with tools, because most endpoints refuse it without tools. With the choice None, both tools
+// and tool_choice are sent, because some models refuse a history with calls if the request has no tools.
 func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d dialect) ([]byte, error) {
 	if d.noFormat {
 		prompted := request.SchemaInPrompt()
@@ -75,7 +74,7 @@ func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d di
 		return nil, fmt.Errorf("encode the request: %w", err)
 	}
 	if d.noExtensions {
-		endpoint = "" // no extensions came from it
+		endpoint = "" // no extensions came from the endpoint ""
 	}
 	history := request.Messages
 	if d.noImages {
@@ -91,8 +90,8 @@ func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d di
 	return joinRequest(encodedHead, messages, tools)
 }
 
-// newRequestHead returns the members of a request other than messages and tools in dialect d. A response_format of the
-// caller takes precedence over the one for the output schema.
+// newRequestHead returns the members of a request other than messages and tools, in dialect d. A ResponseFormat in the
+// request's Sampling takes precedence over one made from the output schema.
 func newRequestHead(request *llm.Request, d dialect) wireRequest {
 	head := wireRequest{
 		Model:         request.Model,
@@ -111,16 +110,16 @@ func newRequestHead(request *llm.Request, d dialect) wireRequest {
 		head.StreamOptions = nil
 	}
 	if len(request.Tools) == 0 {
-		head.ParallelToolCalls = nil // about tools, like tool_choice
+		head.ParallelToolCalls = nil // it is about tools, like tool_choice
 	} else {
 		head.ToolChoice = newWireToolChoice(request)
 	}
 	return head
 }
 
-// joinRequest returns the JSON of a request: encodedHead, a JSON object, with the members messages and tools added to
-// it. tools is a JSON array, or nil for no such member. The buffer is allocated once with an estimated size, because a
-// conversation can have megabytes. Before a large request is encoded, joinRequest waits as compute.Begin does.
+// joinRequest returns the JSON of a request: the JSON object encodedHead with the members messages and tools added.
+// tools is a JSON array, or nil to leave it out. The buffer is allocated once with an estimated size, because a
+// conversation can have megabytes. Before it encodes a large request, joinRequest waits in compute.Begin.
 func joinRequest(encodedHead []byte, messages []wireMessage, tools []byte) ([]byte, error) {
 	size := len(encodedHead) + len(tools) + 64
 	for i := range messages {

@@ -12,9 +12,9 @@ import (
 	"answerd/internal/sse"
 )
 
-// readResponse emits the parts of a reply with a 2xx status. A body that begins with a brace is one JSON
-// object, whatever its Content-Type says. Any other body is an event stream if its Content-Type or its
-// first bytes say so, and an error otherwise. It returns nil after a complete answer.
+// readResponse emits the parts of a reply with a 2xx status. A body that begins with a brace is one JSON object, no
+// matter what its Content-Type says. Any other body is an event stream if its Content-Type or its first bytes say so.
+// Otherwise readResponse returns an error. It returns nil after a complete answer.
 func (m *Model) readResponse(answer *assembler, idle *idleTimer, res *http.Response) error {
 	var first [512]byte
 	n, err := readFirstText(res.Body, first[:])
@@ -26,8 +26,8 @@ func (m *Model) readResponse(answer *assembler, idle *idleTimer, res *http.Respo
 	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	switch {
 	case head[0] == '{':
-		// Some gateways ignore the request for a stream, and some send an error object with the
-		// content type of a stream.
+		// Some gateways ignore the request for a stream, and some send an error object with the content type of a
+		// stream.
 		return m.readCompletion(answer, rest)
 	case media == "text/event-stream" || looksLikeEvents(head):
 		return m.readStream(answer, idle, rest)
@@ -36,8 +36,8 @@ func (m *Model) readResponse(answer *assembler, idle *idleTimer, res *http.Respo
 	}
 }
 
-// readFirstText reads from body until something other than white space has arrived. It copies what arrived, without the
-// white space before it, to the beginning of buf, and returns the number of bytes. It returns 0 only with an error.
+// readFirstText reads from body until something other than white space arrives. It stores what arrived, without leading
+// white space, at the beginning of buf, and returns the number of bytes. It returns 0 only together with an error.
 func readFirstText(body io.Reader, buf []byte) (int, error) {
 	for {
 		n, err := body.Read(buf)
@@ -50,7 +50,7 @@ func readFirstText(body io.Reader, buf []byte) (int, error) {
 	}
 }
 
-// looksLikeEvents reports whether head, the first bytes of a body, begins an event stream. The Content-Type alone is
+// looksLikeEvents reports whether head, the beginning of a body, looks like an event stream. The Content-Type alone is
 // not reliable.
 func looksLikeEvents(head []byte) bool {
 	head = bytes.TrimPrefix(head, []byte("\ufeff"))
@@ -78,7 +78,7 @@ func (m *Model) readCompletion(answer *assembler, r io.Reader) error {
 }
 
 // readStream reads a completion that arrives in chunks, and emits its parts. It returns nil if the answer is complete
-// at [DONE] or at the end of the stream. After finish_reason it waits at most afterFinish for each read.
+// at [DONE] or at the end of the stream. After finish_reason, it waits at most afterFinish for each read.
 func (m *Model) readStream(answer *assembler, idle *idleTimer, body io.Reader) error {
 	frames := sse.NewReader(body, maxEvent)
 	for {
@@ -106,8 +106,8 @@ func (m *Model) readStream(answer *assembler, idle *idleTimer, body io.Reader) e
 	}
 }
 
-// drainStream reads the rest of the reply after [DONE], so that the connection can be reused. It gives up after
-// afterDone without a byte, or after 8 events.
+// drainStream reads the rest of the reply after [DONE], so that the connection can be reused. It gives up if no byte
+// arrives for afterDone, or after 8 events.
 func drainStream(frames *sse.Reader, idle *idleTimer) {
 	idle.shortenIdle(afterDone)
 	for range 8 {
@@ -117,9 +117,9 @@ func drainStream(frames *sse.Reader, idle *idleTimer) {
 	}
 }
 
-// truncatedChunkError returns the error for a chunk that could not be decoded because of err. It distinguishes a chunk
-// that was cut off, which counts as a broken connection, from a malformed one, for which err is returned. Only the last
-// chunk of a stream can be cut off, so the next event is read.
+// truncatedChunkError returns the error for a chunk that could not be decoded because of err. If the chunk was cut off,
+// the connection counts as broken. If the chunk is malformed, truncatedChunkError returns err. To tell the two apart,
+// it reads the next event, because only the last chunk of a stream can be cut off.
 func truncatedChunkError(frames *sse.Reader, answer *assembler, err error) error {
 	if !errors.Is(err, errCut) {
 		return err
@@ -134,8 +134,8 @@ func truncatedChunkError(frames *sse.Reader, answer *assembler, err error) error
 	return readError(answer, next)
 }
 
-// readError returns the result of an answer whose reply could not be read further because of err. At io.EOF it
-// finishes the answer. A reply beyond a size limit is an *llm.Error. Any other error is wrapped, for classifyError.
+// readError returns the result for an answer after reading its reply failed with err. If err is io.EOF, it finishes the
+// answer. A reply that exceeds a size limit is an *llm.Error. Any other error is wrapped, for classifyError.
 func readError(answer *assembler, err error) error {
 	switch {
 	case err == io.EOF:
@@ -146,8 +146,8 @@ func readError(answer *assembler, err error) error {
 	return fmt.Errorf("read the answer: %w", err)
 }
 
-// streamError returns the error for an error object inside a stream. It is a *retryableError if the object has or
-// implies an HTTP status, and an *llm.Error otherwise.
+// streamError returns the error for an error object inside a stream. It is a *retryableError if the object contains or
+// implies an HTTP status, and otherwise an *llm.Error.
 func streamError(object []byte) error {
 	if status := errorStatus(object); status != 0 {
 		return statusError(status, object)

@@ -5,24 +5,25 @@ import (
 	"slices"
 )
 
-// newResponseFormat returns the response_format that asks for JSON of a schema. The schema is strict if allowsStrict.
+// newResponseFormat returns the response_format that asks for JSON matching schema. It is strict if
+// allowsStrict(schema).
 func newResponseFormat(schema json.RawMessage) json.RawMessage {
 	type named struct {
 		Name   string          `json:"name"`
 		Schema json.RawMessage `json:"schema"`
 		Strict bool            `json:"strict"`
 	}
-	out, _ := json.Marshal(struct { // cannot fail: the schema is JSON
+	out, _ := json.Marshal(struct { // cannot fail, because schema is JSON
 		Type   string `json:"type"`
 		Schema named  `json:"json_schema"`
 	}{"json_schema", named{"answer", schema, allowsStrict(schema)}})
 	return out
 }
 
-// allowsStrict reports whether the request may ask for strict with a schema. OpenAI refuses a strict schema whose root
-// is not an object, or in which an object may have undeclared members or lack a declared one
-// (https://platform.openai.com/docs/guides/structured-outputs). Without strict, the model still sees the schema,
-// but the endpoint need not enforce it.
+// allowsStrict reports whether a request may set strict for a schema. OpenAI refuses a strict schema whose root is not
+// an object, or in which an object may have undeclared members or lack a declared one
+// (https://platform.openai.com/docs/guides/structured-outputs). Without strict, the model still sees the schema, but
+// the endpoint does not have to enforce it.
 func allowsStrict(schema json.RawMessage) bool {
 	var tree any
 	return json.Unmarshal(schema, &tree) == nil && isObjectSchema(tree) && isStrict(tree)

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Bounds of the time between two attempts.
+// Limits for the time between two attempts.
 const (
 	backoffBase         = 200 * time.Millisecond
 	backoffMax          = 5 * time.Second
-	maxParsedRetryAfter = 24 * time.Hour   // a longer Retry-After counts as this
-	maxRetryDelay       = 10 * time.Second // for a longer Retry-After the caller gets the error at once
+	maxParsedRetryAfter = 24 * time.Hour   // a longer Retry-After is treated as this
+	maxRetryDelay       = 10 * time.Second // if Retry-After is longer, the caller gets the error at once
 )
 
-// retryDelay returns how long to wait before the retry with the number try, counted from 0. retry is false if the
-// endpoint asks for more than maxRetryDelay: a person waits for the answer. retryAfter is the reply's Retry-After; if
-// it is empty or malformed, the delay is that of backoffDelay.
+// retryDelay returns how long to wait before retry number try, counted from 0. retryAfter is the reply's Retry-After
+// header. If it is empty or malformed, the delay is backoffDelay(try). retry is false if the endpoint asks for more
+// than maxRetryDelay, because a person is waiting for the answer.
 func retryDelay(try int, retryAfter string, now time.Time) (delay time.Duration, retry bool) {
 	if delay, ok := parseRetryAfter(retryAfter, now); ok {
 		return delay, delay <= maxRetryDelay
@@ -27,8 +27,8 @@ func retryDelay(try int, retryAfter string, now time.Time) (delay time.Duration,
 	return backoffDelay(try), true
 }
 
-// backoffDelay returns a random time between 0 and a limit, which is 200 ms and doubles with every try up to 5 s. The
-// range starts at 0 ("full jitter") so that callers that failed together do not retry together.
+// backoffDelay returns a random time between 0 and a limit. The limit is 200 ms for try 0 and doubles with each try, up
+// to 5 s. The range starts at 0 ("full jitter"), so that callers that failed together do not retry together.
 func backoffDelay(try int) time.Duration {
 	ceiling := backoffMax
 	if try < 5 { // 200 ms doubled five times is more than 5 s
@@ -37,9 +37,9 @@ func backoffDelay(try int) time.Duration {
 	return rand.N(ceiling + 1)
 }
 
-// parseRetryAfter returns the delay that a Retry-After header asks for: seconds or an HTTP date (RFC 9110, section
-// 10.2.3). It accepts fractions of seconds, which some gateways send. A date in the past is a delay of 0, and the
-// longest delay is maxParsedRetryAfter. It returns false if value is empty, negative or malformed.
+// parseRetryAfter returns the delay in a Retry-After header, which has seconds or an HTTP date (RFC 9110, section
+// 10.2.3). It accepts fractions of seconds, which some gateways send. For a date in the past it returns 0, and for a
+// delay above maxParsedRetryAfter it returns maxParsedRetryAfter. ok is false if value is empty, negative or malformed.
 func parseRetryAfter(value string, now time.Time) (delay time.Duration, ok bool) {
 	value = strings.TrimSpace(value)
 	if value == "" {
@@ -61,7 +61,7 @@ func parseRetryAfter(value string, now time.Time) (delay time.Duration, ok bool)
 	return 0, false
 }
 
-// sleepContext waits for d, or returns ctx's error once it ends.
+// sleepContext waits for d and returns nil, or returns ctx's error as soon as ctx ends.
 func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

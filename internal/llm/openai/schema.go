@@ -9,12 +9,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Endpoints that speak Chat Completions accept less of JSON Schema than MCP servers use, and refuse the whole request
-// because of one keyword of one tool. So schemas are adapted here for the request only. The stored schema stays
-// complete, and arguments are checked against it. The description in a schema says what was removed from it.
+// Endpoints with the Chat Completions API accept less of JSON Schema than MCP servers use, and refuse a whole request
+// because of one keyword of one tool. So schemas are adapted here, for the request only. The stored schema stays
+// complete, and arguments are checked against it. The description in an adapted schema says what was removed from it.
 
-// adaptParameters returns a tool's input schema in a form that endpoints accept, encoded without white space. If schema
-// is not a JSON object, it returns noParameters.
+// adaptParameters returns a tool's input schema in a form that endpoints accept, encoded without white space. It
+// returns noParameters if schema is not a JSON object.
 func adaptParameters(schema json.RawMessage) json.RawMessage {
 	root, ok := decodeObject(schema)
 	if !ok {
@@ -34,20 +34,20 @@ func adaptParameters(schema json.RawMessage) json.RawMessage {
 	return root.encodeJSON()
 }
 
-// topLevelKeywords lists the keywords that OpenAI refuses at the top of a tool's schema ("schema
-// must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top
-// level"), each with the words for it in the sentence that mergeAlternatives writes into the description.
+// topLevelKeywords are the keywords that OpenAI refuses at the top of a tool's schema ("schema must have type 'object'
+// and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level"). For each of them, meaning is the phrase that
+// mergeAlternatives uses in the sentence that it adds to the description.
 var topLevelKeywords = []struct{ name, meaning string }{
 	{"allOf", "must fit all of"}, {"anyOf", "must fit at least one of"}, {"oneOf", "must fit exactly one of"},
 	{"not", "must not fit"}, {"enum", "must be one of"}, {"const", "must be"},
 }
 
-// maxDescribedBytes bounds the text about one keyword in a description, in bytes.
+// maxDescribedBytes is the largest size of the text about one keyword in a description, in bytes.
 const maxDescribedBytes = 4 << 10
 
-// mergeAlternatives removes topLevelKeywords and a local $ref from the top of a schema. It adds the properties, and the
-// required names, of the schemas in allOf, anyOf, oneOf and $ref to the schema itself. The description gets a
-// sentence about each removed keyword.
+// mergeAlternatives removes topLevelKeywords and a local $ref from the top of a schema. It adds the properties and the
+// required names of the schemas in allOf, anyOf, oneOf and $ref to the schema itself. For each removed keyword, it adds
+// a sentence to the description.
 func (root orderedObject) mergeAlternatives() orderedObject {
 	if target, ok := root.resolveRef(root.member("$ref")); ok {
 		root = root.withoutMember("$ref").mergeProperties([]orderedObject{target}, true)
@@ -71,8 +71,8 @@ func (root orderedObject) mergeAlternatives() orderedObject {
 	return root
 }
 
-// decodeParts decodes the schemas in list, and replaces those that are references within root by their targets. A
-// schema that is not an object is left out.
+// decodeParts decodes the schemas in list, and replaces references within root with their targets. It leaves out
+// schemas that are not objects.
 func (root orderedObject) decodeParts(list []json.RawMessage) (parts []orderedObject) {
 	for _, raw := range list {
 		part, ok := decodeObject(raw)
@@ -87,8 +87,8 @@ func (root orderedObject) decodeParts(list []json.RawMessage) (parts []orderedOb
 	return parts
 }
 
-// resolveRef returns the schema that ref, the JSON of a reference such as "#/$defs/point", points to within root. It
-// returns false if ref is nil, points outside of root, or does not point to an object.
+// resolveRef returns the schema within root that ref refers to. ref is the JSON of a reference such as "#/$defs/point".
+// resolveRef returns false if ref is nil, refers to something outside of root, or does not refer to an object.
 func (root orderedObject) resolveRef(ref json.RawMessage) (target orderedObject, ok bool) {
 	var pointer string
 	if json.Unmarshal(ref, &pointer) != nil || !strings.HasPrefix(pointer, "#/") {
@@ -105,8 +105,8 @@ func (root orderedObject) resolveRef(ref json.RawMessage) (target orderedObject,
 	return at, true
 }
 
-// mergeProperties returns root with the properties of all parts added. It also adds the names that every part requires
-// or, with anyPart, those that at least one part requires: anyPart is for allOf, whose parts apply together.
+// mergeProperties returns root with the properties of all parts added. It also adds the names that every part requires.
+// If anyPart is true, it adds the names that at least one part requires. This is for allOf, whose parts all apply.
 func (root orderedObject) mergeProperties(parts []orderedObject, anyPart bool) orderedObject {
 	properties, _ := decodeObject(root.member("properties"))
 	for _, part := range parts {
@@ -134,8 +134,8 @@ func (root orderedObject) mergeProperties(parts []orderedObject, anyPart bool) o
 	return root
 }
 
-// withAlternative returns properties with the property name added. If there is a different schema with that name, the
-// property becomes an anyOf of both schemas.
+// withAlternative returns properties with the property name added. If properties already has a different schema with
+// that name, the property becomes an anyOf of both schemas.
 func (properties orderedObject) withAlternative(name string, value json.RawMessage) orderedObject {
 	present := properties.member(name)
 	switch {
@@ -148,16 +148,16 @@ func (properties orderedObject) withAlternative(name string, value json.RawMessa
 	return properties.withMember(name, either.encodeJSON())
 }
 
-// requiredNames returns the names that a schema requires; nil if it has no valid list of them.
+// requiredNames returns the names that a schema requires, or nil if the schema has no valid list of them.
 func (root orderedObject) requiredNames() (names []string) {
 	_ = json.Unmarshal(root.member("required"), &names)
 	return names
 }
 
-// requiredByParts returns the names that all parts require, or with anyPart those that at least one of them requires,
-// in the order in which they first appear.
+// requiredByParts returns the names that all parts require, in the order in which they first appear. If anyPart is
+// true, it returns the names that at least one part requires.
 func requiredByParts(parts []orderedObject, anyPart bool) (required []string) {
-	counts := map[string]int{} // how many parts require the name
+	counts := map[string]int{} // number of parts that require the name
 	var names []string
 	for _, part := range parts {
 		for _, name := range part.requiredNames() {
@@ -175,7 +175,7 @@ func requiredByParts(parts []orderedObject, anyPart bool) (required []string) {
 	return required
 }
 
-// addDescription returns the schema with a sentence added to its description, in a new line.
+// addDescription returns the schema with sentence added to its description, on a new line.
 func (m orderedObject) addDescription(sentence string) orderedObject {
 	var description string
 	_ = json.Unmarshal(m.member("description"), &description)
@@ -185,20 +185,20 @@ func (m orderedObject) addDescription(sentence string) orderedObject {
 	return m.withMember("description", appendQuoted(nil, description+sentence))
 }
 
-// Keywords whose value is a schema, a list of schemas, or an object with schemas by name. Of schemaKeywords,
-// adaptKeywords replaces a boolean only in items and not: every endpoint accepts booleans in the rest.
+// Keywords whose value is a schema, a list of schemas, or an object with schemas by name. Among schemaKeywords,
+// adaptKeywords replaces a boolean only in items and not, because every endpoint accepts booleans in the others.
 var (
 	schemaKeywords     = []string{"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else"}
 	schemaListKeywords = []string{"prefixItems", "allOf", "anyOf", "oneOf"}
 	schemaMapKeywords  = []string{"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 )
 
-// knownFormats lists, as JSON, the formats that all endpoints accept. Some endpoints (Gemini's) refuse a
-// request with any other format; the rest ignore it.
+// knownFormats are the formats, as JSON, that all endpoints accept. Some endpoints, such as Gemini's, refuse a request
+// with any other format. The rest ignore it.
 var knownFormats = []string{`"date-time"`, `"int32"`, `"int64"`, `"float"`, `"double"`}
 
-// adaptKeywords returns a copy of a schema in which all keywords have a form that endpoints accept, also in the schemas
-// within it.
+// adaptKeywords returns a copy of a schema in which all keywords have a form that endpoints accept, including the
+// keywords of nested schemas.
 func (m orderedObject) adaptKeywords() orderedObject {
 	out := m.withoutInvalid()
 	for i, k := range out {
@@ -229,9 +229,9 @@ func (m orderedObject) adaptKeywords() orderedObject {
 	return out
 }
 
-// withoutInvalid returns a copy of a schema without keywords whose value has the wrong type, which endpoints refuse.
-// Servers in Go write null for an empty list, servers in PHP write [] for an empty object, and JSON Schema draft 3 has
-// a boolean in required. null is valid in const and default, and is left in extensions ("x-").
+// withoutInvalid returns a copy of a schema without the keywords whose value has the wrong type, because endpoints
+// refuse those. Servers in Go write null for an empty list, servers in PHP write [] for an empty object, and JSON
+// Schema draft 3 has a boolean in required. null is valid in const and default, and is kept in extensions ("x-").
 func (m orderedObject) withoutInvalid() orderedObject {
 	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool {
 		switch k.jsonKind() {
@@ -246,8 +246,8 @@ func (m orderedObject) withoutInvalid() orderedObject {
 	})
 }
 
-// adaptSchema adapts the JSON of a schema as adaptKeywords does. A boolean schema becomes the object that means the
-// same. Other JSON is returned unchanged.
+// adaptSchema adapts the JSON of a schema with adaptKeywords. It converts a boolean schema to the equivalent object,
+// and returns any other JSON unchanged.
 func adaptSchema(schema json.RawMessage) json.RawMessage {
 	m, ok := decodeObject(schema)
 	switch {
@@ -261,7 +261,7 @@ func adaptSchema(schema json.RawMessage) json.RawMessage {
 	return schema
 }
 
-// adaptList adapts the JSON of a list of schemas. Other JSON is returned unchanged.
+// adaptList adapts the JSON of a list of schemas. It returns any other JSON unchanged.
 func adaptList(raw json.RawMessage) json.RawMessage {
 	var all []json.RawMessage
 	if json.Unmarshal(raw, &all) != nil {
@@ -273,12 +273,12 @@ func adaptList(raw json.RawMessage) json.RawMessage {
 	return encodeArray(all...)
 }
 
-// orderedObject holds the members of a JSON object in their original order, because a model reads them in
-// that order. Methods leave the object unchanged and return the result.
+// orderedObject holds the members of a JSON object in their original order, because a model reads them in that order.
+// Its methods leave the object unchanged and return the result.
 type orderedObject []orderedMember
 
-// orderedMember is a member of an orderedObject. value is its JSON, which is not parsed further until
-// it has to be changed.
+// orderedMember is a member of an orderedObject. value is the member's JSON, which is parsed only if it has to be
+// changed.
 type orderedMember struct {
 	name  string
 	value json.RawMessage
@@ -287,8 +287,7 @@ type orderedMember struct {
 // jsonKind returns the kind of the value: '{', '[', '"', '0', 't', 'f' or 'n'.
 func (k orderedMember) jsonKind() jsontext.Kind { return jsontext.Value(k.value).Kind() }
 
-// decodeObject returns the members of the JSON object raw. It returns nil and false if raw is not an object or not
-// JSON.
+// decodeObject returns the members of the JSON object raw. It returns nil and false if raw is not a JSON object.
 func decodeObject(raw json.RawMessage) (members orderedObject, ok bool) {
 	dec := jsontext.NewDecoder(bytes.NewReader(raw), laxJSON...)
 	if open, err := dec.ReadToken(); err != nil || open.Kind() != '{' {
@@ -323,12 +322,12 @@ func (m orderedObject) encodeJSON() json.RawMessage {
 	return append(out, '}')
 }
 
-// indexOf returns the position of the named member, or -1.
+// indexOf returns the position of the member with that name, or -1.
 func (m orderedObject) indexOf(name string) int {
 	return slices.IndexFunc(m, func(k orderedMember) bool { return k.name == name })
 }
 
-// member returns the value of the named member, or nil.
+// member returns the value of the member with that name, or nil.
 func (m orderedObject) member(name string) json.RawMessage {
 	if i := m.indexOf(name); i >= 0 {
 		return m[i].value
@@ -336,7 +335,7 @@ func (m orderedObject) member(name string) json.RawMessage {
 	return nil
 }
 
-// withMember returns a copy of the object with the member set, at the end if it is new.
+// withMember returns a copy of the object with the member set. A new member comes last.
 func (m orderedObject) withMember(name string, value json.RawMessage) orderedObject {
 	out := slices.Clone(m)
 	if i := m.indexOf(name); i >= 0 {
@@ -346,12 +345,12 @@ func (m orderedObject) withMember(name string, value json.RawMessage) orderedObj
 	return append(out, orderedMember{name, value})
 }
 
-// withoutMember returns a copy of the object without the named member.
+// withoutMember returns a copy of the object without the member with that name.
 func (m orderedObject) withoutMember(name string) orderedObject {
 	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool { return k.name == name })
 }
 
-// encodeArray returns a JSON array of its arguments.
+// encodeArray returns the JSON array with the elements all.
 func encodeArray(all ...json.RawMessage) json.RawMessage {
 	size := len("[]")
 	for _, one := range all {

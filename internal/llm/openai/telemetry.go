@@ -18,20 +18,20 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
-	// The latest release in Go that still has the GenAI conventions.
+	// This is the latest release in Go that still has the GenAI conventions.
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// instruments records spans and metrics of model calls as OpenTelemetry's semantic conventions
-// for generative AI clients define them.
+// instruments records spans and metrics of model calls, as OpenTelemetry's semantic conventions for generative AI
+// clients define them.
 type instruments struct {
 	tracer     trace.Tracer
 	common     []attribute.KeyValue          // attributes of every span and measurement
-	models     []string                      // models that metrics name (Config.MetricModels)
+	models     []string                      // models that metrics may name (Config.MetricModels)
 	price      func(model string) *llm.Price // Config.Price; nil if no prices are known
-	content    bool                          // prompts and answers are added to spans (Config.TraceContent)
+	content    bool                          // add prompts and answers to spans (Config.TraceContent)
 	duration   metric.Float64Histogram
 	firstChunk metric.Float64Histogram
 	tokens     metric.Int64Histogram
@@ -45,8 +45,8 @@ var (
 	tokenBuckets    = []float64{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864}
 )
 
-// newTelemetry returns the instruments of cfg for the endpoint with the base URL base. In place of a nil tracer or
-// meter it uses the no-op ones of the API, so that callers need no checks.
+// newTelemetry returns the instruments for cfg and the endpoint with the base URL base. It replaces a nil tracer or
+// meter with a no-op one, so that callers need no checks.
 func newTelemetry(cfg Config, base string) *instruments {
 	var meter metric.Meter = metricnoop.Meter{}
 	if cfg.Meter != nil {
@@ -58,7 +58,7 @@ func newTelemetry(cfg Config, base string) *instruments {
 	}
 	meters.common = append(serverAttributes(base), semconv.GenAIOperationNameChat,
 		semconv.GenAIProviderNameOpenAI)
-	// An error could only come from wrong arguments in these lines. The meter would then return a no-op instrument.
+	// Only wrong arguments in these lines could cause an error. The meter would then return a no-op instrument.
 	meters.duration, _ = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"),
 		metric.WithDescription("GenAI operation duration."), metric.WithExplicitBucketBoundaries(durationBuckets...))
 	meters.firstChunk, _ = meter.Float64Histogram("gen_ai.client.operation.time_to_first_chunk", metric.WithUnit("s"),
@@ -68,7 +68,7 @@ func newTelemetry(cfg Config, base string) *instruments {
 	return meters
 }
 
-// serverAttributes returns the attributes server.address and server.port of a base URL; nil if it has no host.
+// serverAttributes returns the attributes server.address and server.port for a base URL, or nil if the URL has no host.
 func serverAttributes(base string) []attribute.KeyValue {
 	u, err := url.Parse(base)
 	if err != nil || u.Hostname() == "" {
@@ -84,16 +84,16 @@ func serverAttributes(base string) []attribute.KeyValue {
 	return []attribute.KeyValue{semconv.ServerAddress(u.Hostname()), semconv.ServerPort(port)}
 }
 
-// callRecorder records one model call. Only the goroutine of the stream uses it.
+// callRecorder records one model call. Only the stream's goroutine uses it.
 type callRecorder struct {
 	telemetry *instruments
 	span      trace.Span
-	model     string // the model that was asked
+	model     string // the requested model
 	start     time.Time
 	gotPart   bool       // the answer has begun
 	finish    llm.Finish // zero unless the answer is complete
 	usage     llm.Usage  // zero until the endpoint sends it
-	content   bool       // the span gets the answer, which is collected in the fields below
+	content   bool       // add the answer to the span; it is collected in the fields below
 	text      strings.Builder
 	calls     []llm.ToolCall
 }
@@ -101,8 +101,8 @@ type callRecorder struct {
 var clientSpan = trace.WithSpanKind(trace.SpanKindClient)
 
 // startCall starts the span of one call, with the attributes that the OpenTelemetry conventions for generative AI
-// define for the operation chat. The span keeps the name and the attribute model of answerd's predecessor. The requests
-// of the call must use the returned context. The caller must call recordEnd.
+// define for the operation chat. For compatibility, the span keeps the name and the attribute model of answerd's
+// predecessor. The call's requests must use the returned context. The caller must call recordEnd.
 func (t *instruments) startCall(ctx context.Context, request *llm.Request) (context.Context, *callRecorder) {
 	ctx, span := t.tracer.Start(ctx, "llm_invoke", clientSpan)
 	recorder := &callRecorder{telemetry: t, span: span, model: request.Model, start: time.Now()}
@@ -124,8 +124,8 @@ func (t *instruments) startCall(ctx context.Context, request *llm.Request) (cont
 	return ctx, recorder
 }
 
-// recordPart collects from a part of the answer what recordEnd adds to the span and the metrics. The first part is
-// also measured as the time to the first chunk.
+// recordPart collects what recordEnd adds to the span and the metrics from one part of the answer. For the first part,
+// it also measures the time to the first chunk.
 func (r *callRecorder) recordPart(ctx context.Context, part llm.Part) {
 	if !r.gotPart {
 		r.gotPart = true
@@ -139,7 +139,7 @@ func (r *callRecorder) recordPart(ctx context.Context, part llm.Part) {
 	case llm.Finish:
 		r.finish = p
 	case llm.Text:
-		if r.content && r.text.Len() < genai.MaxBytes { // genai.Output drops what is longer
+		if r.content && r.text.Len() < genai.MaxBytes { // genai.Output drops anything longer
 			r.text.WriteString(p.Delta)
 		}
 	case llm.ToolCall:
@@ -149,8 +149,8 @@ func (r *callRecorder) recordPart(ctx context.Context, part llm.Part) {
 	}
 }
 
-// recordEnd ends the span, and measures the duration and the tokens of the call. err is the error of the call: nil and
-// errStopped, for a consumer that stopped early, do not count as errors.
+// recordEnd ends the span, and measures the duration and the tokens of the call. err is the call's error. nil does not
+// count as an error, nor does errStopped, which means that the consumer stopped early.
 func (r *callRecorder) recordEnd(ctx context.Context, err error) {
 	var extra []attribute.KeyValue
 	if err != nil && !errors.Is(err, errStopped) {
@@ -163,8 +163,8 @@ func (r *callRecorder) recordEnd(ctx context.Context, err error) {
 			r.span.SetAttributes(extra...)
 		}
 	}
-	// Attributes are made only for a recording span or an enabled instrument, so that disabled
-	// telemetry costs almost nothing.
+	// Attributes are created only for a recording span or an enabled instrument, so that disabled telemetry costs
+	// almost nothing.
 	if r.span.IsRecording() {
 		r.span.SetAttributes(r.responseAttributes()...)
 	}
@@ -179,8 +179,9 @@ func (r *callRecorder) recordEnd(ctx context.Context, err error) {
 	}
 }
 
-// responseAttributes returns the attributes of the span that are known only from the answer: the model that answered,
-// the finish reason, tokens, cost and, with content, the answer itself. What the endpoint did not send is missing.
+// responseAttributes returns the span attributes that are known only from the answer: the model that answered, the
+// finish reason, the tokens, the cost and, if r.content is set, the answer itself. It leaves out what the endpoint did
+// not send.
 func (r *callRecorder) responseAttributes() []attribute.KeyValue {
 	var kv []attribute.KeyValue
 	if r.finish.Reason != "" {
@@ -194,7 +195,8 @@ func (r *callRecorder) responseAttributes() []attribute.KeyValue {
 			semconv.GenAIUsageOutputTokens(int(r.usage.Output)))
 		if r.telemetry.price != nil {
 			if cost := r.telemetry.price(r.model).CostOf(r.usage.Input, r.usage.Output); cost != nil {
-				// The conventions have no attribute for costs. The first is Langfuse's, the second OpenInference's.
+				// The conventions have no attribute for costs. The first one is Langfuse's, the second one
+				// OpenInference's.
 				kv = append(kv, attribute.Float64("gen_ai.usage.cost", *cost), attribute.Float64("llm.cost.total", *cost))
 			}
 		}
@@ -205,11 +207,11 @@ func (r *callRecorder) responseAttributes() []attribute.KeyValue {
 	return kv
 }
 
-// otherValue replaces, in the attributes of measurements, a model that is not configured and a status without a name.
-// Every other value would be a time series of its own.
+// otherValue replaces a model that is not configured, and a status without a name, in the attributes of measurements.
+// Each different value would be a separate time series.
 const otherValue = "_other"
 
-// modelLabel returns model as metrics name it: unchanged if it is empty or configured, and otherwise as otherValue.
+// modelLabel returns the name of model in metrics: model itself if it is empty or configured, and otherwise otherValue.
 func (t *instruments) modelLabel(model string) string {
 	if model == "" || slices.Contains(t.models, model) {
 		return model
@@ -218,7 +220,7 @@ func (t *instruments) modelLabel(model string) string {
 }
 
 // measurementAttributes returns the attributes of a measurement: the common ones, the models, and at most one extra
-// attribute. The model that was asked is named only if at least one part of an answer arrived.
+// attribute. It includes the requested model only if at least one part of an answer arrived.
 func (r *callRecorder) measurementAttributes(extra ...attribute.KeyValue) metric.MeasurementOption {
 	key := attributeKey{answered: r.telemetry.modelLabel(r.finish.Model)}
 	if r.gotPart {
@@ -240,24 +242,25 @@ func (r *callRecorder) measurementAttributes(extra ...attribute.KeyValue) metric
 	})
 }
 
-// attributeKey identifies a set of attributes among the measurements of one endpoint.
+// attributeKey identifies an attribute set among the measurements of one endpoint.
 type attributeKey struct {
-	asked, answered string             // models, as modelLabel names them; "" if not in the set
+	asked, answered string             // models, as returned by modelLabel; "" if not in the set
 	extra           attribute.KeyValue // zero if there is no extra attribute
 }
 
-// attributeCache caches the attribute sets of measurements. Each answer needs four of the few sets
-// that exist; sorting their attributes for each answer caused 5 % of an answer's garbage.
+// attributeCache caches the attribute sets of measurements. Each answer needs four sets, and only a few different ones
+// exist. Sorting their attributes for each answer caused 5 % of an answer's garbage.
 type attributeCache struct {
 	mu   sync.RWMutex // guards sets
 	sets map[attributeKey]metric.MeasurementOption
 }
 
-// maxAttributeSets bounds the number of sets in an attributeCache.
+// maxAttributeSets is the largest number of sets in an attributeCache.
 const maxAttributeSets = 256
 
-// cachedAttributes returns the cached attributes of key. If they are not cached, it calls newSet and caches the result.
-// Two goroutines may call newSet for one key at the same time, with the same result. A full cache is emptied.
+// cachedAttributes returns the cached attributes for key. If they are not cached, it calls newSet and caches the
+// result. Two goroutines may call newSet for the same key at the same time, with the same result. A full cache is
+// emptied.
 func (a *attributeCache) cachedAttributes(key attributeKey, newSet func() attribute.Set) metric.MeasurementOption {
 	a.mu.RLock()
 	cached := a.sets[key]
@@ -275,14 +278,14 @@ func (a *attributeCache) cachedAttributes(key attributeKey, newSet func() attrib
 	return option
 }
 
-// errorType returns, for the error of a call, the value of the attribute error.type and a public text. The value is a
-// status code, a kind of error or one of few words, so that metrics have few series. An error that is neither an
-// *llm.Error nor a deadline counts as cancelled.
+// errorType returns the value of the attribute error.type for a call's error, and a public text. The value is a status
+// code, a kind of error or one of a few words, so that metrics have few series. An error that is neither an *llm.Error
+// nor a deadline counts as cancelled.
 func errorType(err error) (kind, public string) {
 	var modelErr *llm.Error
 	switch {
 	case errors.As(err, &modelErr) && modelErr.Status != 0:
-		if http.StatusText(modelErr.Status) == "" { // an endpoint may send any of 900 numbers
+		if http.StatusText(modelErr.Status) == "" { // an endpoint may send any three-digit number
 			return otherValue, modelErr.Public
 		}
 		return strconv.Itoa(modelErr.Status), modelErr.Public

@@ -13,28 +13,28 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxToolTextBytes bounds the size of a toolTextCache.
+// maxToolTextBytes is the largest size of a toolTextCache, in bytes.
 const maxToolTextBytes = 32 << 20
 
-// toolTextCache stores tools in the form of the request. Each version of a tool is adapted and
-// marshalled once, for all requests and in any combination with other tools.
+// toolTextCache stores tools in their form in a request. Each version of a tool is adapted and marshalled once, for all
+// requests and for any combination with other tools.
 type toolTextCache struct {
 	mu    sync.Mutex // guards the fields below
 	texts map[toolVersion]json.RawMessage
-	size  int // bytes of texts, and of the descriptions and schemas in their keys
+	size  int // size of texts, and of the descriptions and schemas in their keys, in bytes
 }
 
-// toolVersion holds everything of a tool that a model sees.
+// toolVersion holds everything about a tool that a model sees.
 type toolVersion struct {
 	name, description, schema string
 	strict                    bool
 }
 
-// renderTool returns the tool's element of the tools array, from the cache if possible. The caller must not change it.
-// It fails on a schema that is not JSON, which would corrupt the request.
+// renderTool returns the tool's element of the tools array, from the cache if possible. The caller must not change the
+// result. renderTool returns an error if the schema is not JSON, because that would corrupt the request.
 func (c *toolTextCache) renderTool(tool llm.Tool) (json.RawMessage, error) {
 	c.mu.Lock()
-	// A key that is written here, and not a variable, is looked up without copying the schema.
+	// Write the key here and not in a variable: the lookup then does not copy the schema.
 	text, ok := c.texts[toolVersion{tool.Name, tool.Description, string(tool.Schema), tool.Strict}]
 	c.mu.Unlock()
 	if ok {
@@ -46,8 +46,8 @@ func (c *toolTextCache) renderTool(tool llm.Tool) (json.RawMessage, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A server may generate new tools without end, so the cache is emptied when it is full.
-	// Tools in use return to it with the next request.
+	// A server may generate new tools without end, so empty the cache when it is full. Tools in use return to it with
+	// the next request.
 	size := len(text) + len(tool.Schema) + len(tool.Description)
 	if c.texts == nil || c.size+size > maxToolTextBytes {
 		c.texts, c.size = map[toolVersion]json.RawMessage{}, 0
@@ -57,8 +57,8 @@ func (c *toolTextCache) renderTool(tool llm.Tool) (json.RawMessage, error) {
 	return text, nil
 }
 
-// encodeTool returns the tool's element of the tools array, with its schema adapted. A tool is strict only if its
-// schema allows it. It fails on a schema that is not JSON.
+// encodeTool returns the tool's element of the tools array, with the schema adapted. A tool is strict only if its
+// schema allows it. encodeTool returns an error if the schema is not JSON.
 func encodeTool(tool llm.Tool) (json.RawMessage, error) {
 	schema := noParameters
 	if len(tool.Schema) > 0 {
@@ -81,14 +81,14 @@ func encodeTool(tool llm.Tool) (json.RawMessage, error) {
 
 // toolCache stores the tool lists that were rendered last. Almost every request offers the same tools, and rendering
 // 1,000 tools costs more than the rest of the request. The cache holds several lists, because a run with tool search
-// offers a list of its own. The lists are read without a lock; a new one replaces the oldest.
+// offers its own list. Lists are read without a lock. A new list replaces the oldest.
 type toolCache struct {
-	blocks [8]atomic.Pointer[toolBlock] // in any order; nil where there is no list yet
-	stores atomic.Uint32                // number of lists stored so far; modulo 8 the index of the last one
-	tools  toolTextCache                // the single tools of the lists
+	blocks [8]atomic.Pointer[toolBlock] // in any order; nil if not used yet
+	stores atomic.Uint32                // number of lists stored so far; modulo 8, the index of the last one
+	tools  toolTextCache                // the individual tools of the lists
 }
 
-// findBlock returns the cached list that was rendered from equal tools in the same order, or nil.
+// findBlock returns the cached list that was rendered from equal tools in the same order, or nil if it is not cached.
 func (c *toolCache) findBlock(tools []llm.Tool) *toolBlock {
 	for i := range c.blocks {
 		if b := c.blocks[i].Load(); b != nil && slices.EqualFunc(b.tools, tools, sameTool) {
@@ -98,8 +98,8 @@ func (c *toolCache) findBlock(tools []llm.Tool) *toolBlock {
 	return nil
 }
 
-// toolBlock holds a rendered list and the tools that it was rendered from. It does not change
-// once it is stored, so requests may share it.
+// toolBlock holds a rendered list and the tools that it was rendered from. It does not change once it is stored, so
+// that requests can share it.
 type toolBlock struct {
 	tools []llm.Tool
 	json  []byte
@@ -108,8 +108,8 @@ type toolBlock struct {
 // noParameters is sent for a tool without a schema, because endpoints require one.
 var noParameters = json.RawMessage(`{"type":"object","properties":{}}`)
 
-// renderTools returns tools as a JSON array, from the cache if possible. The caller must not change the array. It fails
-// on a schema that is not JSON, which would corrupt the request.
+// renderTools returns tools as a JSON array, from the cache if possible. The caller must not change the array.
+// renderTools returns an error if a schema is not JSON, because that would corrupt the request.
 func (c *toolCache) renderTools(tools []llm.Tool) ([]byte, error) {
 	if cached := c.findBlock(tools); cached != nil {
 		return cached.json, nil

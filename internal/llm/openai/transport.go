@@ -13,21 +13,22 @@ import (
 	"answerd/internal/auth/fetch"
 )
 
-// endpointTransport sends the requests that openai-go makes, repeats one that an idle connection lost, and bounds
-// error replies. Config.Transport may wrap it.
+// endpointTransport sends the requests that openai-go makes. It repeats a request that was lost on an idle connection,
+// and limits the size of error replies. Config.Transport may wrap it.
 type endpointTransport struct{ next roundTripper }
 
-// roundTripper is an *http.Transport, or the one of tlsconfig.Source, which reads certificates from files.
+// roundTripper is an *http.Transport, or the transport of tlsconfig.Source, which reads certificates from files.
 type roundTripper interface {
 	http.RoundTripper
 	CloseIdleConnections()
 }
 
-// RoundTrip sends the request. If it went out on an idle connection that the endpoint had closed, RoundTrip sends it
-// once more on a new connection. It also bounds the body of an error reply, because openai-go reads that to its end.
+// RoundTrip sends the request. If the request went out on an idle connection that the endpoint had closed, RoundTrip
+// sends it once more on a new connection. It also limits the body of an error reply, because openai-go reads that to
+// its end.
 //
-// An endpoint that closes an idle connection has usually not read the request. If it has, the model is
-// asked twice, which costs tokens and changes nothing else.
+// An endpoint that closes an idle connection has usually not read the request. If it has, the model is asked twice,
+// which costs tokens but changes nothing else.
 func (t endpointTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var reused atomic.Bool
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
@@ -47,8 +48,8 @@ func (t endpointTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // send sends a copy of the request with a new body from r.GetBody, and closes the body of r. openai-go and otelhttp
-// wrap r.Body in types of their own, and net/http sends a body of an unknown type in a second write, through a buffer
-// of 32 kB: a small request took 160 µs instead of 125 µs.
+// wrap r.Body in types of their own. net/http sends a body of an unknown type in a second write, through a buffer of 32
+// kB, which made a small request take 160 µs instead of 125 µs.
 func (t endpointTransport) send(ctx context.Context, r *http.Request) (*http.Response, error) {
 	r = r.WithContext(ctx) // a copy, because a RoundTripper must not change its request
 	if r.GetBody != nil {
@@ -63,9 +64,9 @@ func (t endpointTransport) send(ctx context.Context, r *http.Request) (*http.Res
 	return t.next.RoundTrip(r)
 }
 
-// isClosedByPeer reports whether err, an error of RoundTrip, says that the endpoint closed the connection before any
-// byte of the reply. net/http itself repeats only requests with an idempotent method, and a POST of which it has
-// written nothing.
+// isClosedByPeer reports whether err, an error from a RoundTripper, says that the endpoint closed the connection before
+// the first byte of the reply. net/http itself repeats only requests with an idempotent method, and a POST of which it
+// has written nothing.
 func isClosedByPeer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		strings.Contains(err.Error(), "server closed idle connection") // net/http does not export it

@@ -8,20 +8,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// writtenCall is a call that was read out of the text of a model. arguments is meant to be a JSON object, but a model
-// may write anything.
+// writtenCall is a call that was found in a model's text. arguments should be a JSON object, but a model may write
+// anything.
 type writtenCall struct{ name, arguments string }
 
-// toolSet is the tools that a model was offered.
+// toolSet holds the tools that a model was offered.
 type toolSet []llm.Tool
 
-// isKnown reports whether a tool of this name was offered.
+// isKnown reports whether a tool with this name was offered.
 func (tools toolSet) isKnown(name string) bool {
 	_, found := tools.find(name)
 	return found
 }
 
-// hasPrefix reports whether the name of a tool begins with prefix.
+// hasPrefix reports whether the name of any offered tool begins with prefix.
 func (tools toolSet) hasPrefix(prefix string) bool {
 	for _, t := range tools {
 		if strings.HasPrefix(t.Name, prefix) {
@@ -31,15 +31,15 @@ func (tools toolSet) hasPrefix(prefix string) bool {
 	return false
 }
 
-// isObject reports whether arguments are a JSON object. Duplicate names and invalid UTF-8 are allowed here.
+// isObject reports whether arguments is a JSON object. It allows duplicate names and invalid UTF-8.
 func isObject(arguments string) bool {
 	v := jsontext.Value(arguments)
 	return v.Kind() == '{' && v.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
 
-// isWordByte reports whether c is an ASCII letter, a digit, "_" or "-". After such a byte, "tool:" is a part of a word,
-// such as "multitool:", and not a header. Letters of other scripts do not count: in a script without spaces, text may
-// directly precede a call.
+// isWordByte reports whether c is an ASCII letter, a digit, "_" or "-". After such a byte, "tool:" is part of a word
+// such as "multitool:" and does not begin a header. Letters of other scripts do not count, because in a script without
+// spaces, text may directly precede a call.
 func isWordByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-'
 }

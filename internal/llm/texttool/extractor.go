@@ -9,58 +9,58 @@ import (
 	"answerd/internal/llm"
 )
 
-// Texts for callers when an answer exceeds the bounds of package llm.
+// Texts for callers if an answer exceeds the limits of package llm.
 const (
 	publicTooManyCalls = "The model asked for too many tool calls at once. Ask for less at a time, or choose another model."
 	publicTooLarge     = "The model's answer is too large. Ask for a shorter one."
 )
 
-// extractor finds calls in the text of one answer, which arrives in pieces. Text is emitted at once, except for text
-// that may become a call: at most maxHeader bytes, or maxBuffered in another notation. The outcome does not depend on
-// how the text is divided into pieces. An extractor is used by one goroutine.
+// extractor finds calls in the text of one answer, which arrives in pieces. It emits text at once, except for text that
+// may turn out to be a call: at most maxHeader bytes, or maxBuffered bytes in another notation. The outcome does not
+// depend on how the text is divided into pieces. An extractor is used by one goroutine.
 //
-// Arguments extend from their opening bracket to the matching closing bracket. If that never arrives, they end where
-// the next call or a code fence begins, or with the text. The extractor does not check that they are JSON. It passes on
-// what the model wrote, so that an error can tell the model what was wrong.
+// Arguments extend from their opening bracket to the matching closing bracket. If the closing bracket never arrives,
+// they end where the next call or a code fence begins, or at the end of the text. The extractor does not check that
+// arguments are JSON. It passes on what the model wrote, so that an error can tell the model what was wrong.
 //
-// The extractor is in one of three states. In each of them, one method reads as much of pending as can be decided:
+// The extractor is in one of three states. In each state, one method reads as much of pending as can be decided:
 //   - prose: readProse, if neither call nor buffering is set
 //   - the arguments of a call: readArguments, while call is set
 //   - text that may be a call in another notation: readBuffered, while buffering is set
 //
-// If a decision depends on text that has not arrived, nothing after the place in question is emitted: a text that was
-// sent to a client cannot be taken back.
+// If a decision depends on text that has not arrived, nothing after that place is emitted, because text that was sent
+// to a client cannot be taken back.
 type extractor struct {
-	emit     func(llm.Part) bool // reports whether the consumer wants more
+	emit     func(llm.Part) bool // returns false if the consumer wants no more parts
 	tools    toolSet
 	disabled bool // treat everything as text
-	// auto means that the model was offered the tools natively. Then only a text that is
-	// certainly a call of a known tool is read as a call.
+	// auto says that the model was offered the tools natively. Text is then read as a call only if it certainly is a
+	// call of a known tool.
 	auto      bool
-	reminders int // number of answers in the conversation that were reported to the model as near misses
+	reminders int // number of earlier answers that were reported to the model as near misses
 
-	pending      string          // text that is not decided yet
-	received     llm.Part        // the last text part of the answer, an llm.Text
+	pending      string          // text that was not decided yet
+	received     llm.Part        // the last text part received, an llm.Text
 	leadingSpace string          // white space before the first emitted part
 	answerText   strings.Builder // the emitted text, for callMentioned; empty with auto
 	started      bool            // text or a call was emitted
-	previous     byte            // the last byte before pending, 0 at the start
+	previous     byte            // the last byte before pending; 0 at the start
 
-	truncated   bool // the answer ended at the model's limit of tokens; set by finishAnswer
-	buffering   bool // pending is kept until the end of the answer, see notation.go
-	noBuffering bool // a buffered text was not a call, so no further text is buffered
-	discarding  bool // the model invents results of tools, which are dropped with all that follows
+	truncated   bool // the answer ended at the model's token limit; set by finishAnswer
+	buffering   bool // keep pending until the end of the answer; see notation.go
+	noBuffering bool // do not buffer again, because a buffered text was not a call
+	discarding  bool // drop the rest of the answer, because the model has begun to invent tool results
 
 	call         *llm.ToolCall       // the call whose arguments are being read, or nil
-	arguments    strings.Builder     // of call, so far
-	scan         llm.ArgumentScanner // of arguments
-	calls        []llm.ToolCall      // the complete calls, which finishAnswer emits
+	arguments    strings.Builder     // the arguments of call so far
+	scan         llm.ArgumentScanner // has read arguments
+	calls        []llm.ToolCall      // the complete calls; finishAnswer emits them
 	afterCall    bool                // only white space, marks and fences have arrived since the last call
-	closingMarks int                 // how many marks may still follow a call's closing bracket directly
-	openFences   int                 // code fences that were opened before a call and are not closed yet
+	closingMarks int                 // how many marks may still directly follow a call's closing bracket
+	openFences   int                 // number of code fences opened before a call and not closed yet
 }
 
-// sendPart emits one part. It returns errStopped if the consumer wants no more.
+// sendPart emits one part. It returns errStopped if the consumer wants no more parts.
 func (e *extractor) sendPart(part llm.Part) error {
 	if !e.emit(part) {
 		return errStopped
@@ -68,7 +68,7 @@ func (e *extractor) sendPart(part llm.Part) error {
 	return nil
 }
 
-// sendText emits text. If the last received part is the same text, it emits that part, which saves an allocation.
+// sendText emits text. If e.received has the same text, sendText emits that part, which saves an allocation.
 func (e *extractor) sendText(text string) error {
 	if p, ok := e.received.(llm.Text); ok && p.Delta == text {
 		return e.sendPart(e.received)
@@ -88,9 +88,9 @@ func (e *extractor) readText(delta string) error {
 	return e.readPending(false)
 }
 
-// passNativeCall emits a part of a native call. At the first such part it disables e, so that the pending text and all
-// further text is emitted as text. If a call was already read out of the text, it drops the native call, because
-// both would have the same index.
+// passNativeCall emits a part of a native call. The first such part disables e, so that the pending text and all later
+// text are emitted as text. If e has already found a call in the text, passNativeCall drops the native call, because
+// both calls would have the same index.
 func (e *extractor) passNativeCall(part llm.Part) error {
 	if len(e.calls) > 0 || e.call != nil {
 		return nil
@@ -104,8 +104,8 @@ func (e *extractor) passNativeCall(part llm.Part) error {
 	return e.sendPart(part)
 }
 
-// finishAnswer decides the pending text, and emits the complete calls that were read out of the text, and then last.
-// last has the parts that follow the calls, with the Finish of the answer.
+// finishAnswer decides the pending text. It then emits the complete calls that were found in the text, followed by
+// last. last has the parts that come after the calls, including the answer's Finish.
 func (e *extractor) finishAnswer(last ...llm.Part) error {
 	e.truncated = slices.ContainsFunc(last, func(p llm.Part) bool {
 		finish, ok := p.(llm.Finish)
@@ -126,8 +126,8 @@ func (e *extractor) finishAnswer(last ...llm.Part) error {
 	}
 	for _, p := range last {
 		if extensions, ok := p.(llm.Extensions); ok && len(e.calls) > 0 {
-			// The endpoint's members of calls do not belong to the calls that were read out of the text. The
-			// content repeats that text, which must not be sent back along with the calls.
+			// The endpoint's members of calls do not belong to the calls that were found in the text. The content
+			// repeats that text, which must not be sent back together with the calls.
 			extensions.Calls = nil
 			extensions.Content = nil
 			p = extensions
@@ -139,8 +139,8 @@ func (e *extractor) finishAnswer(last ...llm.Part) error {
 	return nil
 }
 
-// readPending decides the pending text up to where a decision needs more text. final means that the answer has no
-// more text, so that everything is decided.
+// readPending decides the pending text as far as possible. final says that the answer has no more text, so that
+// everything is decided.
 func (e *extractor) readPending(final bool) error {
 	for {
 		var again bool
@@ -159,9 +159,9 @@ func (e *extractor) readPending(final bool) error {
 	}
 }
 
-// readProse emits the pending text up to the next call, and begins that call: it reads its header, or starts to buffer
-// its text. If invented results follow instead, it discards them. again means that more of the pending text can be
-// decided; otherwise all of it was read, or the rest depends on text that has not arrived.
+// readProse emits the pending text up to the next call, and begins that call: it reads the call's header, or starts to
+// buffer the call's text. If an invented result comes first, it discards the rest of the answer. again is true if more
+// of the pending text can be decided. Otherwise everything was read, or the rest depends on text that has not arrived.
 func (e *extractor) readProse(final bool) (again bool, err error) {
 	e.dropAfterCall(final)
 	for i := e.nextCandidate(0); i < len(e.pending); i = e.nextCandidate(i + 1) {
@@ -197,8 +197,8 @@ func (e *extractor) readProse(final bool) (again bool, err error) {
 	return false, e.emitText(len(e.pending))
 }
 
-// matchCallHeader matches the beginning of text with the header of a call. With auto, only a header without raw
-// arguments that names a known tool counts as a call.
+// matchCallHeader matches the beginning of text with the header of a call. With auto, a header counts only if it names
+// a known tool and has no raw arguments.
 func (e *extractor) matchCallHeader(text string, final bool) (toolHeader, matchResult) {
 	header, result := matchHeader(text, final, e.tools.isKnown)
 	isCertain := header.raw == "" && e.tools.isKnown(header.name)
@@ -208,8 +208,7 @@ func (e *extractor) matchCallHeader(text string, final bool) (toolHeader, matchR
 	return header, result
 }
 
-// positionOf returns the position of the pending byte at offset i relative to lines, inline code
-// and the start of the answer.
+// positionOf says where the byte at offset i in pending is, relative to lines, inline code and the start of the answer.
 func (e *extractor) positionOf(i int) position {
 	before := e.byteBefore(i)
 	atStart := !e.started && len(e.calls) == 0 && strings.Trim(e.pending[:i], whiteSpace) == ""
@@ -221,16 +220,16 @@ func (e *extractor) positionOf(i int) position {
 	}
 }
 
-// matchInventedResult matches the beginning of text with the words that announce a tool's result in the prompt. A model
-// that writes them after a call invents a result. final means that no more text follows.
+// matchInventedResult matches the beginning of text with the words that announce a tool result in the prompt. A model
+// that writes these words after a call invents a result. final says that no more text follows.
 func matchInventedResult(text string, final bool) matchResult {
 	return max(matchPrefix(text, "TOOL RESULT:", final), matchPrefix(text, "TOOL ERROR:", final))
 }
 
-// readBuffered parses the buffered text at the end of the answer, and emits its calls and the text between them. If the
-// text is not a call, or grows longer than maxBuffered, readBuffered emits nothing and returns true, so that the text
-// is read as prose: it may contain a block in the form of the prompt. It then sets noBuffering, because a text full of
-// marks would otherwise be parsed many times.
+// readBuffered parses the buffered text at the end of the answer, and emits the calls in it and the text between them.
+// If the text is not a call, or exceeds maxBuffered, readBuffered emits nothing and returns true, so that the text is
+// read as prose, which may contain a block in the form of the prompt. In that case it also sets noBuffering, because a
+// text full of marks would otherwise be parsed many times.
 func (e *extractor) readBuffered(final bool) (again bool, err error) {
 	if !final && len(e.pending) <= maxBuffered {
 		return false, nil
@@ -256,8 +255,8 @@ func (e *extractor) readBuffered(final bool) (again bool, err error) {
 	return false, nil
 }
 
-// nextCandidate returns the first offset in pending, from i on, at which a call or an invented result may start. It
-// returns the length of pending if there is no such offset.
+// nextCandidate returns the first offset in pending, starting at i, where a call or an invented result may begin. It
+// returns len(e.pending) if no such offset exists.
 func (e *extractor) nextCandidate(i int) int {
 	for i < len(e.pending) && !e.isCandidate(i) {
 		i++
@@ -265,7 +264,7 @@ func (e *extractor) nextCandidate(i int) int {
 	return i
 }
 
-// isCandidate reports whether a call or an invented result may start at the offset i in pending, judged by its first
+// isCandidate reports whether a call or an invented result may begin at offset i in pending, judging by the first
 // bytes.
 func (e *extractor) isCandidate(i int) bool {
 	switch e.pending[i] {
@@ -275,7 +274,7 @@ func (e *extractor) isCandidate(i int) bool {
 		if at := e.positionOf(i); at.answerStart || at.lineStart {
 			return true
 		}
-	case 't', 'T': // of TOOL in any case, at the start of a word
+	case 't', 'T': // may begin TOOL in any case, at the start of a word
 		mayBeTool := i+1 == len(e.pending) || e.pending[i+1] == 'o' || e.pending[i+1] == 'O'
 		if mayBeTool && !isWordByte(e.byteBefore(i)) {
 			return true
@@ -285,7 +284,7 @@ func (e *extractor) isCandidate(i int) bool {
 	return !e.started && e.tools.hasPrefix(e.pending[i:i+1]) && e.positionOf(i).answerStart
 }
 
-// byteBefore returns the byte of the answer before the offset i in pending, or 0 at the start of the answer.
+// byteBefore returns the byte of the answer before offset i in pending, or 0 at the start of the answer.
 func (e *extractor) byteBefore(i int) byte {
 	if i > 0 {
 		return e.pending[i-1]
@@ -293,15 +292,15 @@ func (e *extractor) byteBefore(i int) byte {
 	return e.previous
 }
 
-// dropAfterCall drops the first bytes of pending if they belong to the call before them: marks that close
-// its bold or code, white space, and the code fence around it.
+// dropAfterCall drops the first bytes of pending if they belong to the previous call: marks that close its bold or
+// code, white space, and the end of its code fence.
 func (e *extractor) dropAfterCall(final bool) {
 	for e.afterCall && e.pending != "" {
 		c := e.pending[0]
 		switch {
 		case strings.IndexByte(marks, c) >= 0 && e.closingMarks > 0 && !strings.HasPrefix(e.pending, "```"):
 			if c == '`' && !final && strings.HasPrefix("```", e.pending) {
-				return // these may be the first bytes of a fence, which is treated below
+				return // these may be the first bytes of a fence, which is handled below
 			}
 			e.closingMarks--
 			e.pending = e.pending[1:]
@@ -318,8 +317,8 @@ func (e *extractor) dropAfterCall(final bool) {
 	}
 }
 
-// emitText removes the first n bytes from pending and emits them as text. White space at the start of the answer is
-// kept in leadingSpace until other text follows, so that an answer that consists of calls has no text.
+// emitText removes the first n bytes from pending and emits them as text. It keeps white space at the start of the
+// answer in leadingSpace until other text follows, so that an answer with only calls has no text.
 func (e *extractor) emitText(n int) error {
 	if n == 0 {
 		return nil
@@ -344,8 +343,8 @@ func (e *extractor) emitText(n int) error {
 	return e.sendText(text)
 }
 
-// beginCall removes the header from the beginning of pending and starts its call. A call whose header has raw
-// arguments is complete; otherwise its arguments follow in pending.
+// beginCall removes the header from the beginning of pending and starts the header's call. If the header has raw
+// arguments, the call is complete. Otherwise the arguments follow in pending.
 func (e *extractor) beginCall(header toolHeader) error {
 	e.pending = e.pending[header.size:]
 	e.openFences += header.fences
@@ -367,8 +366,8 @@ func (e *extractor) beginCall(header toolHeader) error {
 	return nil
 }
 
-// saysNoArguments reports whether raw, the raw arguments of a header, means that there are no arguments. "parameters:"
-// stands for an empty line (matchRawArguments).
+// saysNoArguments reports whether raw, the raw arguments of a header, means that the call has no arguments.
+// "parameters:" stands for an empty line (matchRawArguments).
 func saysNoArguments(raw string) bool {
 	switch strings.ToLower(strings.Trim(raw, whiteSpace+marks+"().")) {
 	case "parameters:", "", "none", "null", "nothing", "n/a", "no parameters", "empty":
@@ -383,8 +382,8 @@ func (e *extractor) toolNeedsArguments(name string) bool {
 	return !found || needsArguments(t.Schema)
 }
 
-// startCall begins a call: it sets e.call and emits an llm.ToolCallStart. White space before the first call of an
-// answer without text is dropped. The error is errStopped, or means that the answer has too many calls.
+// startCall begins a call: it sets e.call and emits an llm.ToolCallStart. If no text was emitted yet, it drops the
+// white space kept in leadingSpace. It returns errStopped, or an *llm.Error if the answer has too many calls.
 func (e *extractor) startCall(name string) error {
 	if len(e.calls) == llm.MaxCalls {
 		return &llm.Error{Kind: llm.ModelError, Public: publicTooManyCalls, Err: errors.New("more than 128 tool calls in one answer")}
@@ -395,8 +394,8 @@ func (e *extractor) startCall(name string) error {
 	return e.sendPart(llm.ToolCallStart{Index: e.call.Index, ID: e.call.ID, Name: name})
 }
 
-// emitArguments adds a piece to the arguments of e.call and emits it as llm.ToolCallArgs. The error is errStopped, or
-// means that the arguments are too large.
+// emitArguments adds a piece to the arguments of e.call and emits the piece as llm.ToolCallArgs. It returns errStopped,
+// or an *llm.Error if the arguments are too large.
 func (e *extractor) emitArguments(piece string) error {
 	if piece == "" {
 		return nil
@@ -408,7 +407,8 @@ func (e *extractor) emitArguments(piece string) error {
 	return e.sendPart(llm.ToolCallArgs{Index: e.call.Index, Delta: piece})
 }
 
-// finishCall adds e.call, whose arguments are complete, to e.calls. It emits nothing: finishAnswer emits the calls.
+// finishCall moves e.call, whose arguments are complete, to e.calls. It emits nothing, because finishAnswer emits the
+// calls.
 func (e *extractor) finishCall() {
 	e.call.Arguments = e.arguments.String()
 	e.calls = append(e.calls, *e.call)
@@ -416,16 +416,16 @@ func (e *extractor) finishCall() {
 	e.scan = llm.ArgumentScanner{}
 	e.arguments.Reset()
 	e.afterCall = true
-	e.closingMarks = maxMarks // as many marks may close a call as open one (matchHeader)
-	e.previous = '}'          // the last byte may be of a word, after which a further call could not begin
+	e.closingMarks = maxMarks // as many marks may close a call as can open it (matchHeader)
+	e.previous = '}'          // the actual last byte may belong to a word, and another call could not begin after it
 }
 
-// readArguments emits the pending arguments of e.call, up to their end or to where a decision needs more text. At their
-// end it finishes the call. again means that the call is finished, and more of the pending text can be decided.
+// readArguments emits the pending arguments of e.call, up to their end or up to where a decision needs more text. At
+// their end, it finishes the call. again is true if the call is finished and more of the pending text can be decided.
 func (e *extractor) readArguments(final bool) (again bool, err error) {
 	for i := 0; i < len(e.pending); i++ {
-		// Only a new line can end arguments that were never closed: JSON contains no bare words,
-		// and its strings contain no line endings.
+		// Only a new line can end arguments that were never closed, because JSON contains no bare words, and its
+		// strings contain no line breaks.
 		next := noMatch
 		if e.pending[i] == '\n' {
 			next = matchNextCall(e.pending[i+1:], final)
@@ -445,7 +445,7 @@ func (e *extractor) readArguments(final bool) (again bool, err error) {
 	return false, e.takeArguments(len(e.pending))
 }
 
-// finishArguments emits the first n bytes of pending as the end of the arguments of e.call, and finishes the call.
+// finishArguments emits the first n bytes of pending as the last arguments of e.call, and finishes the call.
 func (e *extractor) finishArguments(n int) error {
 	if err := e.takeArguments(n); err != nil {
 		return err

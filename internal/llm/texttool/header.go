@@ -10,34 +10,34 @@ import (
 //
 //	fence? deco "TOOL" deco ":" deco name deco "PARAMETERS" deco ":" fence? deco
 //
-// Here deco is white space and marks for bold or code, and the two words may be in any case. The
-// header starts at the start of a word, not necessarily of a line. Its two halves may be on one
-// line or on two, with blank lines between them. Models write all of these forms.
+// Here deco is white space and marks for bold or code, and the two words may be in any case. The header starts at the
+// beginning of a word, not necessarily of a line. Its two halves may be on one line or on two, with blank lines between
+// them. Models write all of these forms.
 type toolHeader struct {
 	name   string
-	fences int // number of opening code fences in the header
-	size   int // bytes of the header, up to the arguments
-	// raw is the line after "PARAMETERS:" if it does not begin with a bracket, and "" otherwise. size includes it. Such
-	// a header counts only in exactly the form of the prompt and for a tool that was offered, since "Tool: hammer,
-	// parameters: 3 cm" is prose.
+	fences int // number of code fences opened in the header
+	size   int // length of the header in bytes, up to the arguments
+	// raw is the rest of the line after "PARAMETERS:" if it does not begin with a bracket, and otherwise "". size
+	// includes it. Such a header counts only if it has exactly the form of the prompt and names an offered tool,
+	// because "Tool: hammer, parameters: 3 cm" is prose.
 	raw string
 }
 
-// matchResult says whether a text begins with a pattern. The values are in the order of certainty, so that max
-// combines the results of several patterns.
+// matchResult says whether a text begins with a pattern. The values are ordered by certainty, so that max combines the
+// results for several patterns.
 type matchResult int
 
 const (
 	noMatch  matchResult = iota // the text does not begin with the pattern
-	needMore                    // the text ends within the pattern, or before what decides about it
+	needMore                    // the text ends within the pattern, or before what decides the match
 	matched                     // the text begins with the pattern
 )
 
-// Bounds of a header and of its parts, in bytes.
+// Limits for a header and its parts, in bytes.
 const (
-	maxHeader = 1024 // also bounds how much text is delayed
+	maxHeader = 1024 // also limits how much text is delayed
 	maxName   = 256
-	maxMarks  = 6  // marks in sequence, such as "**" and "```"
+	maxMarks  = 6  // consecutive marks, such as "**" and "```"
 	maxBlanks = 8  // blanks within a line
 	maxSpace  = 64 // white space and marks between the words of a header
 )
@@ -49,21 +49,21 @@ const (
 	whiteSpace = blanks + "\r\n"
 )
 
-// headerMatcher matches patterns in a text that may be incomplete, from a position on that moves forward. After a
-// method has failed, the position says whether more text could change that: it is at the end of the text if so, and
-// before the end otherwise. mismatchResult returns this as needMore or noMatch.
+// headerMatcher matches patterns in a text that may be incomplete. Its position only moves forward. After a method has
+// failed, the position says whether more text could change the outcome: if so, the position is at the end of the text,
+// and otherwise before it. mismatchResult translates this to needMore or noMatch.
 type headerMatcher struct {
 	text string
-	pos  int // bytes of text that are matched
+	pos  int // number of bytes already matched
 }
 
-// remainingText returns the text from the current position.
+// remainingText returns the text after the current position.
 func (m *headerMatcher) remainingText() string { return m.text[m.pos:] }
 
 // atEnd reports whether the position is at the end of the text. A match that failed there may succeed with more text.
 func (m *headerMatcher) atEnd() bool { return m.pos >= len(m.text) }
 
-// skipBytes skips bytes that are in set, at most limit, and returns them.
+// skipBytes skips at most limit bytes that are in set, and returns them.
 func (m *headerMatcher) skipBytes(set string, limit int) string {
 	start := m.pos
 	for m.pos < len(m.text) && m.pos-start < limit && strings.IndexByte(set, m.text[m.pos]) >= 0 {
@@ -72,7 +72,7 @@ func (m *headerMatcher) skipBytes(set string, limit int) string {
 	return m.text[start:m.pos]
 }
 
-// matchWord skips word, in any case, and reports whether the text has it there. If the text ends within word,
+// matchWord skips word, ignoring case, and reports whether the text continues with it. If the text ends within word,
 // the position moves to the end of the text.
 func (m *headerMatcher) matchWord(word string) bool {
 	text := m.remainingText()
@@ -84,7 +84,7 @@ func (m *headerMatcher) matchWord(word string) bool {
 	return n == len(word)
 }
 
-// matchLabel skips word, blanks and marks, and a colon, and reports whether the text has all of them.
+// matchLabel skips word, blanks and marks, and a colon. It reports whether the text continues with all of them.
 func (m *headerMatcher) matchLabel(word string) bool {
 	if !m.matchWord(word) {
 		return false
@@ -94,7 +94,7 @@ func (m *headerMatcher) matchLabel(word string) bool {
 }
 
 // readName reads a tool's name of at most maxName bytes: letters and digits of any script, "_", "-", "." and "/". It
-// leaves out "." and "/" at its end. It returns "" if the text has no name there.
+// drops "." and "/" at the end of the name. It returns "" if the text does not continue with a name.
 func (m *headerMatcher) readName() string {
 	start := m.pos
 	for m.pos < len(m.text) && m.pos-start < maxName {
@@ -111,12 +111,12 @@ func (m *headerMatcher) readName() string {
 	return strings.TrimRight(m.text[start:m.pos], "./")
 }
 
-// matchHeader matches the beginning of text with a header, possibly in a code fence or between marks. final means that
-// no more text follows. isKnown reports whether a tool was offered. The header is complete only if the result is
-// matched.
+// matchHeader matches the beginning of text with a header, which may be in a code fence or between marks. final says
+// that no more text follows. isKnown reports whether a tool was offered. The returned header is valid only if the
+// result is matched.
 func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader, matchResult) {
 	if len(text) >= maxHeader {
-		// Decide from maxHeader bytes, even if more have arrived, because the outcome must not depend on the pieces.
+		// Decide from maxHeader bytes even if more have arrived, because the outcome must not depend on the pieces.
 		text, final = text[:maxHeader], true
 	}
 	m := &headerMatcher{text: text}
@@ -130,7 +130,7 @@ func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader
 	if result != noMatch || !fenced {
 		return header, result
 	}
-	// The fence may name a language. Then the header must be on a later line.
+	// The fence may name a language. The header must then be on a later line.
 	m.pos = begin
 	m.skipLanguage(20)
 	m.skipBytes(blanks+"\r", maxBlanks)
@@ -144,7 +144,7 @@ func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader
 	return header, result
 }
 
-// skipLanguage skips the language of a code fence: ASCII letters and digits, at most limit.
+// skipLanguage skips the language of a code fence: at most limit ASCII letters and digits.
 func (m *headerMatcher) skipLanguage(limit int) {
 	for start := m.pos; m.pos < len(m.text) && m.pos-start < limit; m.pos++ {
 		switch c := m.text[m.pos]; {
@@ -155,7 +155,7 @@ func (m *headerMatcher) skipLanguage(limit int) {
 	}
 }
 
-// mismatchResult returns the result after a failed match: needMore if more text could change it, and noMatch otherwise.
+// mismatchResult returns the result after a failed match: needMore if more text could change it, and otherwise noMatch.
 func (m *headerMatcher) mismatchResult(final bool) matchResult {
 	if m.atEnd() && !final {
 		return needMore
@@ -163,8 +163,8 @@ func (m *headerMatcher) mismatchResult(final bool) matchResult {
 	return noMatch
 }
 
-// matchToolHeader matches a header from the word TOOL on. Arguments in an object follow any header. A list, or text
-// without a bracket, counts only after a header in capitals with the name of a tool that was offered.
+// matchToolHeader matches a header, starting at the word TOOL. An object with arguments may follow any header. A list,
+// or text without a bracket, counts only if the header is in capitals and names an offered tool.
 func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (header toolHeader, result matchResult) {
 	tool := m.pos
 	if !m.matchLabel("TOOL") {
@@ -203,9 +203,9 @@ func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (
 	return m.matchRawArguments(header, afterColon, final)
 }
 
-// matchRawArguments returns header with the rest of the line, from the offset afterColon on, as its raw arguments. They
-// are never empty: without arguments the call could succeed, but it is malformed and must fail. So "PARAMETERS:"
-// replaces an empty line.
+// matchRawArguments returns header with the rest of the line, from offset afterColon on, as its raw arguments. If the
+// line is empty, raw is "PARAMETERS:". raw is never empty, because such a call is malformed and must fail, while a call
+// without arguments could succeed.
 func (m *headerMatcher) matchRawArguments(header toolHeader, afterColon int, final bool) (toolHeader, matchResult) {
 	line, _, ended := strings.Cut(m.text[afterColon:], "\n")
 	if !ended && !final {
@@ -220,8 +220,8 @@ func (m *headerMatcher) matchRawArguments(header toolHeader, afterColon int, fin
 	return header, matched
 }
 
-// matchNextCall matches the beginning of text, which follows a line break, with a code fence or the label TOOL of a
-// call. Neither can begin a line within JSON, so they end arguments whose closing bracket is missing.
+// matchNextCall matches the beginning of text, which follows a line break, with a code fence or with the label TOOL of
+// a call. Neither can begin a line within JSON, so they end arguments whose closing bracket is missing.
 func matchNextCall(text string, final bool) matchResult {
 	m := &headerMatcher{text: text}
 	m.skipBytes(blanks+"\r", maxSpace)

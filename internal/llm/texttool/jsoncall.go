@@ -5,15 +5,16 @@ import (
 	"strings"
 )
 
-// parseJSONCalls reads calls in JSON: an object, a list of objects, or objects separated by white space,
-// commas or semicolons. It returns nil if one of the values is not a call.
+// parseJSONCalls reads calls in JSON: an object, a list of objects, or objects separated by white space, commas or
+// semicolons. It returns nil if one of the values is not a call.
 func parseJSONCalls(text string) []writtenCall { return parseJSONList(text, maxWrappers) }
 
-// maxWrappers bounds the nesting of objects around a call, such as {"tool_calls": […]}. Each of them is decoded with
-// all that is in it, so the time grows with the square of the depth, and a model may write any number of brackets.
+// maxWrappers is the deepest nesting of objects around a call, such as {"tool_calls": […]}. It is limited because each
+// object is decoded with everything in it: the time grows with the square of the depth, and a model may write any
+// number of brackets.
 const maxWrappers = 4
 
-// parseJSONList is parseJSONCalls for calls within at most the given number of nested objects, their own included.
+// parseJSONList is parseJSONCalls with a limit of wrappers nested objects per call, including the call's own object.
 func parseJSONList(text string, wrappers int) (calls []writtenCall) {
 	for text != "" {
 		dec := json.NewDecoder(strings.NewReader(text))
@@ -37,8 +38,8 @@ func parseJSONList(text string, wrappers int) (calls []writtenCall) {
 	return calls
 }
 
-// jsonLength returns the number of bytes of the JSON value at the start of text, with the white space before it. It
-// returns 0 if text does not begin with a complete JSON value.
+// jsonLength returns the length of the JSON value at the start of text, including the white space before it. It returns
+// 0 if text does not begin with a complete JSON value.
 func jsonLength(text string) int {
 	dec := json.NewDecoder(strings.NewReader(text))
 	var value json.RawMessage
@@ -48,9 +49,9 @@ func jsonLength(text string) int {
 	return int(dec.InputOffset())
 }
 
-// parseJSONCall reads the calls in one object: a name and arguments under any of the member names that models
-// use, the form of Chat Completions, or {"tool_calls": […]}. It returns nil if value is not one of these, or if
-// wrappers, the number of nested objects that may be opened, is 0.
+// parseJSONCall reads the calls in one object: a name and arguments under any of the member names that models use, the
+// form of Chat Completions, or {"tool_calls": […]}. It returns nil if value is none of these, or if wrappers, the
+// number of nested objects that may still be opened, is 0.
 func parseJSONCall(value json.RawMessage, wrappers int) []writtenCall {
 	var object map[string]json.RawMessage
 	if wrappers == 0 || json.Unmarshal(value, &object) != nil {
@@ -74,7 +75,7 @@ func parseJSONCall(value json.RawMessage, wrappers int) []writtenCall {
 }
 
 // callOfMembers returns the call whose name and arguments are members of object. ok is false if object has no name, has
-// a name or arguments twice, or has another member: it is then data that happens to have a name.
+// two names or two sets of arguments, or has any other member. Such an object is data that happens to have a name.
 func callOfMembers(object map[string]json.RawMessage) (call writtenCall, ok bool) {
 	for member, value := range object {
 		switch member {

@@ -9,7 +9,7 @@ import (
 	"answerd/internal/llm"
 )
 
-// find returns the tool called name, with upper and lower case distinguished, and whether it was offered.
+// find returns the tool called name, and whether it was offered. Names are case-sensitive.
 func (tools toolSet) find(name string) (tool llm.Tool, found bool) {
 	for _, t := range tools {
 		if t.Name == name {
@@ -19,8 +19,8 @@ func (tools toolSet) find(name string) (tool llm.Tool, found bool) {
 	return llm.Tool{}, false
 }
 
-// properties returns the schemas of a tool's parameters by name. It returns nil if the tool was not offered or its
-// schema does not list properties.
+// properties returns the schemas of a tool's parameters, by name. It returns nil if the tool was not offered or its
+// schema lists no properties.
 func (tools toolSet) properties(tool string) map[string]json.RawMessage {
 	t, _ := tools.find(tool)
 	var s struct{ Properties map[string]json.RawMessage }
@@ -28,19 +28,19 @@ func (tools toolSet) properties(tool string) map[string]json.RawMessage {
 	return s.Properties
 }
 
-// propertyType returns the JSON Schema type of a tool's parameter. It returns "" if the schema names no type, or
-// several.
+// propertyType returns the JSON Schema type of a tool's parameter, or "" if the schema has no type or several types for
+// it.
 func (tools toolSet) propertyType(tool, parameter string) string {
 	var property struct{ Type any }
 	_ = json.Unmarshal(tools.properties(tool)[parameter], &property)
-	name, _ := property.Type.(string) // not a string if there are several types
+	name, _ := property.Type.(string) // not a string if the property has several types
 	return name
 }
 
-// wrapText returns the arguments of call. If they are a text (bare, or a JSON string) and the tool has exactly one
-// parameter, of type string, it returns an object with the text as that parameter. All other arguments it returns
-// unchanged. A text that begins with a brace is not wrapped: it is more likely an object
-// that the model wrote wrongly, and the error about that helps it more.
+// wrapText returns the arguments of call. If the arguments are text (bare, or as a JSON string) and the tool has
+// exactly one parameter, of type string, wrapText returns an object with the text as that parameter. It returns any
+// other arguments unchanged. It does not wrap text that begins with a brace, which is more likely a malformed object.
+// The error about that helps the model more.
 func (tools toolSet) wrapText(call writtenCall) string {
 	var text string
 	switch {
@@ -61,8 +61,9 @@ func (tools toolSet) wrapText(call writtenCall) string {
 	return call.arguments
 }
 
-// decodeValue returns the JSON value of a parameter from its text in markup, where strings have no quotes. The text is
-// the value if it is JSON and the tool's schema does not require a string. Otherwise the value is text as a string.
+// decodeValue returns the JSON value of a parameter whose text comes from markup, where strings have no quotes. If text
+// is JSON and the tool's schema does not require a string, the value is that JSON. Otherwise the value is text as a
+// string.
 func (tools toolSet) decodeValue(tool, parameter, text string) json.RawMessage {
 	value := json.RawMessage(strings.TrimSpace(text))
 	if tools.propertyType(tool, parameter) != "string" && json.Valid(value) {
@@ -77,7 +78,7 @@ func encodeText(text string) json.RawMessage {
 	return encoded
 }
 
-// encodeArguments returns arguments as a JSON object, with its members sorted by name.
+// encodeArguments returns arguments as a JSON object with its members sorted by name.
 func encodeArguments(arguments map[string]json.RawMessage) string {
 	encoded, _ := json.Marshal(arguments) // valid values under string keys can always be encoded
 	return string(encoded)
@@ -88,8 +89,8 @@ var (
 	functionParameter = parameterForm{regexp.MustCompile(`<parameter=([^>\s]+)>\n?`), "\n", "</parameter>"}
 )
 
-// parseFunction reads one call in the form <function=NAME>. Its body is a JSON object or <parameter=…> elements. It
-// returns nil if the text does not have this form.
+// parseFunction reads one call in the form <function=NAME>. Its body is a JSON object or <parameter=…> elements.
+// parseFunction returns nil if text does not have this form.
 func (tools toolSet) parseFunction(text string) []writtenCall {
 	head := functionHead.FindStringSubmatch(text)
 	if head == nil {
@@ -106,22 +107,23 @@ func (tools toolSet) parseFunction(text string) []writtenCall {
 	return tools.parseParameters(head[1], body, functionParameter, closed)
 }
 
-// parameterForm says how a notation writes a parameter.
+// parameterForm describes how a notation writes a parameter.
 type parameterForm struct {
-	head    *regexp.Regexp // before the value; the first group is the parameter's name
-	space   string         // white space before closing that is not part of the value
+	head    *regexp.Regexp // before the value; its first group is the parameter's name
+	space   string         // white space before closing that does not belong to the value
 	closing string         // after the value
 }
 
-// parseParameters reads the parameters of one call from body, and returns the call. closed says that the end of the
-// call was written. Some models leave out what closes a value (https://github.com/vllm-project/vllm/pull/23099,
+// parseParameters reads the parameters of one call from body, and returns the call. closed says that the model wrote
+// the end of the call. Some models leave out what closes a value (https://github.com/vllm-project/vllm/pull/23099,
 // https://github.com/vllm-project/vllm/issues/57699). The value then ends at its limit (valueLimits). parseParameters
-// returns nil if body has no parameter, or if the answer was cut off within it: then a value may be incomplete.
+// returns nil if body has no parameters, or if the answer was cut off within body, because a value may then be
+// incomplete.
 func (tools toolSet) parseParameters(name, body string, form parameterForm, closed bool) []writtenCall {
 	heads := form.head.FindAllStringSubmatchIndex(body, -1)
 	limits := tools.valueLimits(name, body, heads)
 	arguments := make(map[string]json.RawMessage)
-	end := 0 // of the previous parameter
+	end := 0 // end of the previous parameter
 	for i, head := range heads {
 		if head[0] < end {
 			continue // the head is text within the previous value
@@ -139,16 +141,16 @@ func (tools toolSet) parseParameters(name, body string, form parameterForm, clos
 		parameter := parameterName(body, head)
 		arguments[parameter] = tools.decodeValue(name, parameter, strings.TrimSuffix(value, space))
 	}
-	isCutOff := !closed && strings.Contains(body[end:], "<") // within the head of a further parameter
+	isCutOff := !closed && strings.Contains(body[end:], "<") // within the head of another parameter
 	if len(arguments) == 0 || isCutOff {
 		return nil
 	}
 	return []writtenCall{{name: name, arguments: encodeArguments(arguments)}}
 }
 
-// valueLimits returns, for each head of a parameter in body, where its value must end: where the next parameter of the
-// tool begins, or at the end of body. A head whose name is not a parameter of the tool may be text within a value.
-// heads has the indexes of parameterForm.head.
+// valueLimits returns, for each parameter head in body, the offset where the parameter's value must end: at the tool's
+// next parameter, or at the end of body. A head does not count if its name is not one of the tool's parameters, because
+// it may be text within a value. heads has the indexes found by parameterForm.head.
 func (tools toolSet) valueLimits(tool, body string, heads [][]int) []int {
 	limits := make([]int, len(heads))
 	properties := tools.properties(tool)
@@ -162,7 +164,7 @@ func (tools toolSet) valueLimits(tool, body string, heads [][]int) []int {
 	return limits
 }
 
-// parameterName returns the name in a head of a parameter, given as the indexes of parameterForm.head in body.
+// parameterName returns the name in a parameter's head. head has the indexes found by parameterForm.head in body.
 func parameterName(body string, head []int) string { return strings.TrimSpace(body[head[2]:head[3]]) }
 
 var (
@@ -170,8 +172,8 @@ var (
 	keyValue     = parameterForm{regexp.MustCompile(`<arg_key>([^<]*)</arg_key>\s*<arg_value>`), "", "</arg_value>"}
 )
 
-// parseKeyValues reads one call as GLM writes it: the name of a tool, and <arg_key> and <arg_value> elements, or
-// nothing after the name. It returns nil if the text does not have this form, or if the tool was not offered.
+// parseKeyValues reads one call in GLM's form: the name of a tool, followed by <arg_key> and <arg_value> elements or by
+// nothing. It returns nil if text does not have this form, or if the tool was not offered.
 func (tools toolSet) parseKeyValues(text string) []writtenCall {
 	head := keyValueHead.FindStringSubmatch(text)
 	switch {
@@ -196,9 +198,9 @@ var (
 	harmonyCall = regexp.MustCompile(`(?s) to=functions\.([\pL\pM\pN_.-]+)[^{]*?<\|message\|>\s*(\{.*?\})\s*(?:<\|call\|>|<\|end\|>|<\|start\|>|$)`)
 )
 
-// parseMarkup splits a text with <invoke> elements into calls and the text between them, or returns the calls between
-// the special tokens of Kimi, DeepSeek or gpt-oss. It returns nil if the text has no call. truncated is for
-// splitBlocks.
+// parseMarkup splits a text with <invoke> elements into calls and the text between them. For texts with the special
+// tokens of Kimi, DeepSeek or gpt-oss, it returns the calls between these tokens. It returns nil if the text has no
+// calls. truncated is passed to splitBlocks.
 func (tools toolSet) parseMarkup(text string, truncated bool) []segment {
 	var pattern *regexp.Regexp
 	switch {
@@ -219,8 +221,9 @@ func (tools toolSet) parseMarkup(text string, truncated bool) []segment {
 	return out
 }
 
-// parseInvoke reads one call from body, the text between "<invoke name=" and "</invoke>": the name, ">", and <parameter
-// name=…> elements, if any. closed says that "</invoke>" was written. It returns nil if body does not have this form.
+// parseInvoke reads one call from body, the text between "<invoke name=" and "</invoke>". It consists of the name, ">",
+// and any number of <parameter name=…> elements. closed says that the model wrote "</invoke>". parseInvoke returns nil
+// if body does not have this form.
 func (tools toolSet) parseInvoke(body string, closed bool) []writtenCall {
 	head := invokeHead.FindStringSubmatch(body)
 	if head == nil {

@@ -7,22 +7,22 @@ import (
 	"answerd/internal/llm"
 )
 
-// maxMentionText bounds, in bytes, the answers that are searched for mentions of tools. The search compares each of
-// possibly very many tools, and a model that wrote a longer answer did not stop because it lacked a tool.
+// maxMentionText is the largest answer, in bytes, that is searched for mentions of tools. The search is limited because
+// it compares every tool, and because a model that wrote a longer answer did not stop for lack of a tool.
 const maxMentionText = 64 << 10
 
-// negations lists words that negate a sentence: "use the X tool" after one of them is not an intention.
+// negations are words that negate a sentence: after one of them, "use the X tool" does not express an intention.
 var negations = []string{
 	" not ", "n't ", "n’t ", " never ", " without ", "cannot ", " avoid ", " no need ", " instead of ", " rather than ", " unable ",
 }
 
-// callMentioned emits calls for tools that an answer without a call mentions as if it called them: a last line "TOOL:
-// x", a near miss (findNearMiss), or else the words "use the X tool" (callUsed). It does nothing with auto, or if the
-// answer is longer than maxMentionText.
+// callMentioned emits calls for tools that an answer without calls mentions as if it called them. It looks for a last
+// line "TOOL: x", then for a near miss (findNearMiss), and then for the words "use the X tool" (callUsed). It does
+// nothing with auto, or if the answer is longer than maxMentionText.
 //
 // Only a tool that needs no arguments is really called, because guessed arguments would be worse than no call. Other
 // calls get the model's own words as arguments. These are not JSON, so the call fails, and its error shows the model
-// the form of a call. There are at most maxReminders such calls in a conversation.
+// how to write a call. A conversation has at most maxReminders such calls.
 func (e *extractor) callMentioned() error {
 	if e.auto || len(e.calls) > 0 {
 		return nil
@@ -30,8 +30,8 @@ func (e *extractor) callMentioned() error {
 	if size := e.answerText.Len(); size == 0 || size > maxMentionText {
 		return nil
 	}
-	// Search the whole answer at once: only the end of a sentence shows whether it is a
-	// question, and at that point its text has already been sent.
+	// Search the whole answer at once. Only the end of a sentence shows whether it is a question, and by then its text
+	// was already sent.
 	answer := e.answerText.String()
 	if last := lastLine(answer); strings.HasPrefix(last, firstLine("")) {
 		for _, t := range e.tools {
@@ -49,11 +49,11 @@ func (e *extractor) callMentioned() error {
 	return e.callUsed(plainText(answer))
 }
 
-// callUsed emits a call of each tool for which text contains usePhrase as an intention, up to llm.MaxCalls. text is
-// the answer in the form of plainText.
+// callUsed emits a call for each tool that text intends to use, as expressed by usePhrase. It stops at llm.MaxCalls
+// calls. text is the answer as returned by plainText.
 func (e *extractor) callUsed(text string) error {
 	if !strings.Contains(text, "use the ") {
-		return nil // the usual case, without comparing each tool
+		return nil // the usual case, which avoids comparing each tool
 	}
 	for _, tool := range e.tools {
 		phrase := usePhrase(tool.Name)
@@ -74,7 +74,8 @@ func (e *extractor) callUsed(text string) error {
 	return nil
 }
 
-// addCall begins and completes a call. It emits its start and its arguments now; finishAnswer emits the complete call.
+// addCall begins and completes a call. It emits the call's start and arguments. finishAnswer later emits the complete
+// call.
 func (e *extractor) addCall(c writtenCall) error {
 	if err := e.startCall(c.name); err != nil {
 		return err
@@ -86,10 +87,10 @@ func (e *extractor) addCall(c writtenCall) error {
 	return nil
 }
 
-// firstLine returns the first line of a call, as the prompt shows it.
+// firstLine returns the first line of a call in the form of the prompt.
 func firstLine(tool string) string { return "TOOL: " + tool }
 
-// lastLine returns the last non-empty line of text, without marks around it.
+// lastLine returns the last non-empty line of text, without the marks around it.
 func lastLine(text string) string {
 	text = strings.Trim(text, whiteSpace+marks)
 	return strings.Trim(text[strings.LastIndexByte(text, '\n')+1:], whiteSpace+marks)
@@ -101,11 +102,11 @@ var nameMarks = strings.NewReplacer("`", "", "*", "", `"`, "")
 // plainText returns text in lower case, without the marks around names.
 func plainText(text string) string { return strings.ToLower(nameMarks.Replace(text)) }
 
-// usePhrase returns the phrase that counts as the intention to use a tool.
+// usePhrase returns the phrase that expresses the intention to use a tool.
 func usePhrase(tool string) string { return "use the " + strings.ToLower(tool) + " tool" }
 
-// isIntended reports whether text contains phrase in a sentence that is not a question and in which no negation comes
-// before the phrase.
+// isIntended reports whether text contains phrase in a sentence that is not a question and has no negation before the
+// phrase.
 func isIntended(text, phrase string) bool {
 	for offset := 0; ; {
 		i := strings.Index(text[offset:], phrase)
@@ -123,8 +124,8 @@ func isIntended(text, phrase string) bool {
 	}
 }
 
-// isNegated reports whether the beginning of a sentence contains one of negations. beginning must start with
-// a space, because most negations do.
+// isNegated reports whether the beginning of a sentence contains one of negations. beginning must start with a space,
+// because most negations do.
 func isNegated(beginning string) bool {
 	for _, n := range negations {
 		if strings.Contains(beginning, n) {
@@ -134,7 +135,7 @@ func isNegated(beginning string) bool {
 	return false
 }
 
-// needsArguments reports whether a schema requires any member, or cannot be read.
+// needsArguments reports whether a schema requires any member, or cannot be decoded.
 func needsArguments(schema json.RawMessage) bool {
 	if len(schema) == 0 {
 		return false

@@ -9,22 +9,22 @@ import (
 	"answerd/internal/llm"
 )
 
-// maxReminders bounds per conversation how often a near miss causes another turn that explains
-// the form of a call. After that, a near miss counts as the answer. Otherwise an answer that
-// explains the tools to the user would cause one turn after another.
+// maxReminders is how often in a conversation a near miss causes another turn that explains how to write a call. After
+// that, a near miss counts as the answer. Otherwise an answer that explains the tools to the user would cause one turn
+// after another.
 const maxReminders = 2
 
-// maxNearMiss bounds the quoted part of an answer that resembles a call, in bytes.
+// maxNearMiss is the largest part of an answer that is quoted because it resembles a call, in bytes.
 const maxNearMiss = 512
 
-// headerLine matches a line that begins like a call: "TOOL: name" in capitals, possibly quoted
-// or marked, with nothing but parentheses after the name.
+// headerLine matches a line that begins like a call: "TOOL: name" in capitals, possibly quoted or marked, with nothing
+// but parentheses after the name.
 var headerLine = regexp.MustCompile("(?m)^[ \t>*#`-]*TOOL[ \t*`]*:[ \t*`\"']*([\\pL\\pM\\pN_./-]+)[*`\"'.]*[ \t]*(\\([^\n]*\\))?[ \t*`]*\r?$")
 
 // findNearMiss returns a call for an answer that contains a near miss: a call in a form that no parser understands,
-// such as "TOOL: x()", "> TOOL: x", "TOOL: x" followed by "ARGUMENTS: {…}", or nothing but a tool's
-// name. The call's arguments are the model's words, of which it takes maxNearMiss bytes. They are not JSON, so the call
-// fails and its error shows the model the form of a call.
+// such as "TOOL: x()", "> TOOL: x", "TOOL: x" followed by "ARGUMENTS: {…}", or only a tool's name. The call's arguments
+// are the model's words, at most maxNearMiss bytes. They are not JSON, so the call fails, and its error shows the model
+// how to write a call.
 func (e *extractor) findNearMiss(answer string) (call writtenCall, found bool) {
 	if m := headerLine.FindStringSubmatchIndex(answer); m != nil {
 		name := strings.TrimRight(answer[m[2]:m[3]], "./")
@@ -41,7 +41,7 @@ func (e *extractor) findNearMiss(answer string) (call writtenCall, found bool) {
 	return writtenCall{}, false
 }
 
-// cutText returns the first limit bytes of text, or fewer, so that no rune is cut.
+// cutText returns at most the first limit bytes of text, without splitting a character.
 func cutText(text string, limit int) string {
 	if len(text) <= limit {
 		return text
@@ -49,8 +49,8 @@ func cutText(text string, limit int) string {
 	return strings.ToValidUTF8(text[:limit], "")
 }
 
-// isNearMiss reports whether findNearMiss or callUsed made call, which is of a message with the given text. The
-// arguments of a call that findNearMiss made are a part of that text.
+// isNearMiss reports whether call was made by findNearMiss or callUsed. text is the text of call's message, and
+// contains the arguments of a call that findNearMiss made.
 func isNearMiss(call llm.ToolCall, text string) bool {
 	switch {
 	case call.Arguments == usePhrase(call.Name):
@@ -61,7 +61,7 @@ func isNearMiss(call llm.ToolCall, text string) bool {
 	return headerLine.MatchString(call.Arguments) || strings.HasPrefix(call.Arguments, call.Name)
 }
 
-// countReminders returns the number of answers in the conversation that were reported to the model as near misses.
+// countReminders returns how many answers in the conversation were reported to the model as near misses.
 func countReminders(messages []llm.Message) int {
 	n := 0
 	for _, m := range messages {
@@ -72,8 +72,8 @@ func countReminders(messages []llm.Message) int {
 	return n
 }
 
-// explainNearMiss returns an explanation for the model of what is wrong with the near miss call in its answer, and on
-// which line.
+// explainNearMiss returns an explanation for the model: what is wrong with the near miss call, and on which line of its
+// answer.
 func explainNearMiss(call llm.ToolCall, answer string) string {
 	if call.Arguments == usePhrase(call.Name) {
 		return "You wrote that you use the tool " + call.Name + ", but that does not call it."

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Models often write calls in the notation of their training even if the prompt asks for another
-// one. For tools that exist, these notations are understood too:
+// Models often write calls in the notation of their training, even if the prompt asks for another one. For offered
+// tools, these notations are understood too:
 //
 //	<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>    Hermes, Qwen
 //	<tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>    GLM
@@ -27,13 +27,13 @@ import (
 //	[f(x=1)]                                                       Llama 3.2 and 4, alone
 //	```tool_code⏎f(x=1)⏎```                                        Gemma; with print(…) Gemini
 //
-// The text from the beginning of such a call to the end of the answer is buffered and read at
-// once. If it is not a call, it is emitted as text.
+// From the beginning of such a call, the rest of the answer is buffered and parsed at its end. If it is not a call, it
+// is emitted as text.
 
-// maxBuffered bounds a text that is buffered, in bytes; a longer text is not a call.
+// maxBuffered is the largest text that is buffered, in bytes. A longer text is not a call.
 const maxBuffered = 256 << 10
 
-// Marks with which a call begins. All except reactMark, which counts only at the start of a line, are in callMarks.
+// Marks that begin a call. All except reactMark, which counts only at the start of a line, are in callMarks.
 const (
 	hermesMark      = "<tool_call>"
 	functionMark    = "<function="
@@ -54,25 +54,25 @@ const (
 	reactMark       = "Action:"
 )
 
-// callMarks lists the marks with which a call begins anywhere except in inline code.
+// callMarks are the marks that begin a call anywhere except in inline code.
 var callMarks = []string{
 	hermesMark, functionMark, invokeMark, minimaxMark, callsMark, dsmlMark, pythonMark, pythonStartMark, callMark,
 	callStartMark, mistralMark, kimiSectionMark, kimiMark, deepSeekMark, harmonyMark,
 }
 
-// maxNotationStart bounds the text that decides whether a call begins, in bytes.
+// maxNotationStart is how many bytes of text decide whether a call begins.
 const maxNotationStart = 400
 
 // position says where in an answer a text begins.
 type position struct {
 	lineStart   bool
 	answerStart bool // only white space precedes the text
-	inlineCode  bool // the text follows a backtick directly
+	inlineCode  bool // the text directly follows a backtick
 }
 
-// matchNotation matches the beginning of text, which is at the given position of the answer, with a call in any of the
-// notations above. final means that no more text follows. The more a notation resembles prose, the fewer positions
-// count:
+// matchNotation matches the beginning of text with a call in any of the notations above. at is the position of text in
+// the answer. final says that no more text follows. The more a notation resembles prose, the fewer positions are
+// accepted:
 //   - callMarks: anywhere except in inline code
 //   - "Action:" and a fence of tool code: at the start of a line
 //   - JSON, a list in Python's notation, or a tool's name: at the start of the answer
@@ -98,7 +98,7 @@ func matchNotation(text string, at position, final bool, tools toolSet) matchRes
 	return result
 }
 
-// matchPrefix matches the beginning of text with prefix. final means that no more text follows.
+// matchPrefix matches the beginning of text with prefix. final says that no more text follows.
 func matchPrefix(text, prefix string, final bool) matchResult {
 	switch {
 	case strings.HasPrefix(text, prefix):
@@ -110,14 +110,14 @@ func matchPrefix(text, prefix string, final bool) matchResult {
 }
 
 var (
-	// reactStart is a line with an action: its name, and possibly its input in parentheses.
+	// reactStart matches a line with an action: its name, and possibly its input in parentheses.
 	reactStart = regexp.MustCompile(`^Action:[ \t]*[*` + "`" + `"']*(?:Use (?:the )?)?([\pL\pM\pN_./-]+)[*` + "`" + `"']*[ \t]*(?:\((\{[^\n]*\})\))?[ \t]*\r?(?:\n|$)`)
-	// reactBlob is an action as JSON in a code fence, as LangChain's and Cohere's prompts ask for.
+	// reactBlob matches an action as JSON in a code fence, as the prompts of LangChain and Cohere ask for.
 	reactBlob        = regexp.MustCompile("^Action:[ \t]*\r?\n?[ \t]*```(?:json)?[ \t]*\r?\n?\\s*[\\[{]")
 	reactBlobPartial = regexp.MustCompile("^Action:[ \t]*\r?\n?[ \t]*(?:`{0,2}|```[json]{0,4}[ \t]*\r?\n?\\s*)$")
 )
 
-// matchReAct matches the beginning of text with "Action:" and the name of a tool, or JSON in a code fence.
+// matchReAct matches the beginning of text with "Action:" and either the name of a tool or JSON in a code fence.
 func matchReAct(text string, final bool, tools toolSet) matchResult {
 	if result := matchPrefix(text, reactMark, final); result != matched {
 		return result
@@ -137,23 +137,23 @@ func matchReAct(text string, final bool, tools toolSet) matchResult {
 
 var (
 	fenceStart = regexp.MustCompile("^```[A-Za-z_]*[ \t]*\r?\n?\\s*")
-	// jsonStart is the beginning of an object or a list of objects, with the first name; Python's
-	// dictionaries have single quotes.
+	// jsonStart matches the beginning of an object or a list of objects, up to the first name. Python's dictionaries
+	// have single quotes.
 	jsonStart   = regexp.MustCompile(`^(?:\[\s*)?\{\s*(?:"([^"\\]*)"|'([^'\\]*)')`)
 	jsonPartial = regexp.MustCompile(`^(?:\[\s*)?(?:\{\s*)?(?:["'][^"'\\]*)?$`)
 	pythonStart = regexp.MustCompile(`^\[\s*([A-Za-z_][\w.-]*)\(`)
 	pythonPart  = regexp.MustCompile(`^\[\s*(?:[A-Za-z_][\w.-]*)?$`)
 	nameStart   = regexp.MustCompile(`^([\pL\pM\pN_./-]+)[ \t]*\r?\n\s*\{`)
 	namePart    = regexp.MustCompile(`^([\pL\pM\pN_./-]+)(?:[ \t]*\r?\n\s*|[ \t]*\r?)?$`)
-	// callMembers has the names that the first member of an object may have if the object is a call.
+	// callMembers has the names that an object's first member may have if the object is a call.
 	callMembers = map[string]bool{
 		"name": true, "function": true, "tool": true, "tool_name": true, "tool_calls": true, "arguments": true,
 		"parameters": true, "type": true, "id": true, "action": true, "tool_call": true, "function_call": true, "tool_input": true,
 	}
 )
 
-// matchWholeAnswer matches the beginning of text, which is the whole answer so far, with a call without any mark: JSON
-// or a list in Python's notation, both possibly in a code fence, or a tool's name on a line and JSON below it.
+// matchWholeAnswer matches the beginning of text, which is the whole answer so far, with a call without a mark: JSON or
+// a list in Python's notation, both possibly in a code fence, or a tool's name on a line with JSON below it.
 func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
 	if !final && strings.HasPrefix("```", text) {
 		return needMore
@@ -165,7 +165,7 @@ func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
 		return needMore
 	}
 	text = text[len(fenceStart.FindString(text)):]
-	if text == "" && !final { // a fence that nothing follows yet
+	if text == "" && !final { // a fence without anything after it yet
 		return needMore
 	}
 	if member := jsonStart.FindStringSubmatch(text); member != nil {
@@ -183,17 +183,17 @@ func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
 	return noMatch
 }
 
-// segment is a part of a buffered text: a call, or text before or after calls.
+// segment is a part of a buffered text: a call, or text around calls.
 type segment struct {
 	text string
 	call *writtenCall // nil for text
 }
 
-// endTokens lists tokens that end a message in chat templates. Some endpoints leave them in the text.
+// endTokens are tokens that end a message in chat templates. Some endpoints leave them in the text.
 var endTokens = []string{"<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|call|>",
 	"</s>", "<｜end▁of▁sentence｜>", "<|python_end|>", "<|tool_call_end|>", "<|/tool_call|>"}
 
-// trimEnd removes white space and tokens that end a message from the end of text.
+// trimEnd removes white space and endTokens from the end of text.
 func trimEnd(text string) string {
 	for {
 		text = strings.TrimRight(text, whiteSpace)
@@ -208,8 +208,8 @@ func trimEnd(text string) string {
 }
 
 // parseBuffered splits a text that matchNotation matched into calls and the text around them. It returns false if the
-// text has no call, or a call of a tool that was not offered: then all of it is text. truncated says that the model
-// could not finish the text. A call whose end is uncertain does not count then, because it may lack arguments.
+// text has no call, or a call of a tool that was not offered. All of it is then text. truncated says that the model
+// could not finish the text. A call without a clear end then does not count, because it may lack arguments.
 func parseBuffered(text string, tools toolSet, truncated bool) (segments []segment, hasCall bool) {
 	segments = tools.splitCalls(trimEnd(text), truncated)
 	for _, segment := range segments {
@@ -225,8 +225,8 @@ func parseBuffered(text string, tools toolSet, truncated bool) (segments []segme
 	return segments, hasCall
 }
 
-// splitCalls splits a text into calls and the text between them. The mark at its beginning says which
-// notation it has; see the list at the top of this file. It returns nil if the text is not a call in this notation.
+// splitCalls splits a text into calls and the text between them. The mark at the beginning of the text determines its
+// notation (see the list at the top of this file). splitCalls returns nil if the text is not a call in this notation.
 func (tools toolSet) splitCalls(text string, truncated bool) []segment {
 	switch {
 	case strings.HasPrefix(text, hermesMark):
@@ -272,7 +272,7 @@ func (tools toolSet) parseWholeAnswer(text string) []writtenCall {
 	return tools.parseBlock(trimFence(text))
 }
 
-// callSegments returns a segment for each call, without text between them.
+// callSegments returns one segment per call, without text between them.
 func callSegments(calls []writtenCall) []segment {
 	out := make([]segment, len(calls))
 	for i := range calls {
@@ -281,10 +281,10 @@ func callSegments(calls []writtenCall) []segment {
 	return out
 }
 
-// splitBlocks splits text into blocks, each from the opening to the closing mark, and the text
-// between them. parse returns the calls of a block; closed says that the block has its closing mark. splitBlocks
-// returns nil if parse returns nil for a block. The last block may lack its closing mark, because some models stop
-// before it. But if the text is truncated, that block must be complete JSON, else splitBlocks returns nil.
+// splitBlocks splits text into blocks, each from the opening to the closing mark, and the text between them. parse
+// returns the calls in a block. closed says that the block has its closing mark. The last block may lack it, because
+// some models stop before they write it. splitBlocks returns nil if parse returns nil for a block. If the text is
+// truncated, it also returns nil if the last block has no closing mark and is not complete JSON.
 func splitBlocks(
 	text, opening, closing string, truncated bool, parse func(body string, closed bool) []writtenCall,
 ) (out []segment) {
@@ -296,7 +296,7 @@ func splitBlocks(
 		if !found {
 			return out
 		}
-		jsonEnd := jsonLength(rest) // marks before it are in a string of JSON, and do not count
+		jsonEnd := jsonLength(rest) // marks before jsonEnd are inside a JSON string and do not count
 		end := len(rest)
 		if next := strings.Index(rest[jsonEnd:], opening); next >= 0 {
 			end = jsonEnd + next // a block that is not closed ends where the next one begins
@@ -314,7 +314,7 @@ func splitBlocks(
 	}
 }
 
-// parseBlock reads the calls in a block, possibly in a code fence: JSON, <function=…>, GLM's form, or Python's
+// parseBlock reads the calls in a block, which may be in a code fence: JSON, <function=…>, GLM's form, or Python's
 // notation. It returns nil if the text is none of these.
 func (tools toolSet) parseBlock(text string) []writtenCall {
 	text = strings.TrimSpace(trimFence(text))
@@ -338,11 +338,12 @@ func (tools toolSet) parseBlock(text string) []writtenCall {
 	return parsePythonCalls(text)
 }
 
-// maxUnclosed bounds the brackets that parseUnclosed adds: those of a list, of an object and of an object in that.
+// maxUnclosed is the largest number of brackets that parseUnclosed adds: those of a list, of an object in it, and of an
+// object in that one.
 const maxUnclosed = 3
 
 // parseUnclosed reads JSON calls that lack up to maxUnclosed brackets at their end. It returns nil if the text is not
-// such JSON, or if a missing bracket closes the arguments of a call: then arguments may be missing, too.
+// such JSON, or if a missing bracket would close the arguments of a call, because arguments may then be missing too.
 func parseUnclosed(text string) []writtenCall {
 	missing := missingBrackets(text)
 	if missing == "" || len(missing) > maxUnclosed {
@@ -357,10 +358,10 @@ func parseUnclosed(text string) []writtenCall {
 	return calls
 }
 
-// missingBrackets returns the brackets that close the objects and lists that are open at the end of a JSON text, the
+// missingBrackets returns the brackets that would close the objects and lists that are open at the end of a JSON text,
 // innermost first. It returns "" if the text ends within a string.
 func missingBrackets(text string) string {
-	var missing []byte // the outermost first
+	var missing []byte // outermost first
 	inString := false
 	for i := 0; i < len(text); i++ {
 		char := text[i]
@@ -385,7 +386,8 @@ func missingBrackets(text string) string {
 	return string(missing)
 }
 
-// trimFence returns text without white space around it, and without the code fence if text begins with one.
+// trimFence returns text without the white space around it. If text begins with a code fence, trimFence also removes
+// the fence.
 func trimFence(text string) string {
 	text = strings.TrimSpace(text)
 	fence := fenceStart.FindString(text)
@@ -397,12 +399,12 @@ func trimFence(text string) string {
 
 var mistralName = regexp.MustCompile(`^\s*([\pL\pM\pN_./-]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*`)
 
-// parseMistral reads calls in Mistral's notation: after each mark, a list of calls in JSON, or a name and arguments. It
-// returns nil if a part is neither.
+// parseMistral reads calls in Mistral's notation: each mark is followed by a list of calls in JSON, or by a name and
+// arguments. It returns nil if a part is neither.
 func parseMistral(text string) (calls []writtenCall) {
 	for text != "" {
 		jsonEnd := len(mistralName.FindString(text))
-		jsonEnd += jsonLength(text[jsonEnd:]) // marks before jsonEnd are in a string of JSON, and do not count
+		jsonEnd += jsonLength(text[jsonEnd:]) // marks before jsonEnd are inside a JSON string and do not count
 		afterJSON, rest, _ := strings.Cut(text[jsonEnd:], mistralMark)
 		part := strings.TrimSpace(text[:jsonEnd] + afterJSON)
 		part = strings.TrimSpace(strings.TrimSuffix(part, "</s>"))
@@ -437,13 +439,13 @@ func parseMistralPart(part string) []writtenCall {
 
 var (
 	reactInput = regexp.MustCompile(`(?s)^\s*\**Action Input:?\**:?\s*(.*)$`)
-	// reactNext is the beginning of what a model invents after the input of its action.
+	// reactNext matches the beginning of what a model invents after the input of its action.
 	reactNext = regexp.MustCompile(`\n(?:Observation|Thought|Final Answer)\b`)
 )
 
 // parseReAct reads one action, and ignores the text after the action's input, such as an invented observation. It
 // returns nil if the text is not an action. It also returns nil if the text is truncated and the input is not an
-// object: only the end of an object shows that the input is complete.
+// object, because only the end of an object shows that the input is complete.
 func (tools toolSet) parseReAct(text string, truncated bool) []writtenCall {
 	if reactBlob.MatchString(text) {
 		_, blob, _ := strings.Cut(text, "```")
@@ -469,8 +471,8 @@ func (tools toolSet) parseReAct(text string, truncated bool) []writtenCall {
 	return []writtenCall{{name: head[1], arguments: arguments}}
 }
 
-// readInput returns the input of an action as a JSON object if it begins with an object in JSON, with any text after
-// that, or is one in Python's notation. It returns {} for an empty input, and any other input unchanged.
+// readInput returns an action's input as a JSON object if it begins with a JSON object, even if other text follows, or
+// if it is an object in Python's notation. It returns {} for an empty input, and any other input unchanged.
 func readInput(input string) string {
 	if input == "" || strings.EqualFold(input, "none") {
 		return "{}"

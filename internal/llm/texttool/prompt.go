@@ -9,8 +9,8 @@ import (
 	"answerd/internal/llm"
 )
 
-// callForm tells the model how to write a call. It asks for one form; the extractor
-// understands the variants that models write.
+// callForm tells the model how to write a call. It asks for one form only, but the extractor also understands the
+// variants that models write.
 const callForm = `# Tools
 
 You can call the tools below. To call one, write exactly this, on lines of their own:
@@ -27,9 +27,9 @@ without any of these words.
 // reminder follows the error of a call that the model wrote in a wrong form.
 const reminder = "Write a call like this, on lines of their own, with one JSON object:\nTOOL: tool_name\nPARAMETERS: {\"name\": \"value\"}"
 
-// addInstructions returns messages with the form of a call and the request's tools in the system prompt. It appends to
-// the first message if that is a system prompt, and adds one otherwise. Every request has these instructions,
-// because a model that no longer sees them stops calling tools.
+// addInstructions returns messages with the form of a call and the request's tools in the system prompt. If the first
+// message is a system prompt, it appends to that message, and otherwise it adds a message. Every request has these
+// instructions, because a model that no longer sees them stops calling tools.
 func addInstructions(messages []llm.Message, request llm.Request) []llm.Message {
 	var b strings.Builder
 	b.WriteString(callForm)
@@ -61,13 +61,13 @@ func addInstructions(messages []llm.Message, request llm.Request) []llm.Message 
 }
 
 // historyAsText returns messages with calls and results as text, because a model without tool calling, and its chat
-// template, understand only text. If the arguments of a call were malformed, its result is an error; the text of the
-// error then ends with a reminder of the form of a call. A call that nearly had this form (isNearMiss) gets an
-// explanation in place of the error.
+// template, understand only text. If a call's arguments were malformed, its result is an error, and historyAsText
+// appends a reminder of the form of a call. A call that nearly had this form (isNearMiss) gets an explanation instead
+// of the error.
 func historyAsText(messages []llm.Message) []llm.Message {
 	out := make([]llm.Message, 0, len(messages)+1)
-	malformed := make(map[string]bool)      // by call id: the arguments were not a JSON object
-	explanations := make(map[string]string) // by call id, for the calls that nearly had the right form
+	malformed := make(map[string]bool)      // by call id: the arguments are not a JSON object
+	explanations := make(map[string]string) // by call id: explanations for near misses
 	for _, message := range messages {
 		for _, c := range message.Calls {
 			malformed[c.ID] = c.Arguments != "" && !isObject(c.Arguments)
@@ -83,9 +83,9 @@ func historyAsText(messages []llm.Message) []llm.Message {
 	return out
 }
 
-// appendAsText appends message to out with its calls as text; a result becomes a message of the user. Consecutive
-// messages of the user are joined, because many chat templates require that roles alternate. An empty answer is left
-// out, because some endpoints refuse it in the history.
+// appendAsText appends message to out, with its calls as text. A tool result becomes a user message. Consecutive user
+// messages are joined, because many chat templates require that roles alternate. appendAsText leaves out an empty
+// answer, because some endpoints refuse it in the history.
 func appendAsText(out []llm.Message, message llm.Message) []llm.Message {
 	asText := llm.Message{Role: message.Role, Text: message.Text, Media: message.Media}
 	switch {
@@ -117,8 +117,8 @@ func resultText(message llm.Message) string {
 	return "TOOL RESULT: " + message.Tool + "\n" + message.Text
 }
 
-// callsText returns the text of an assistant's message, followed by its calls in the form of the prompt. It leaves out
-// near misses, which are in the text.
+// callsText returns the text of an assistant message, followed by the message's calls in the form of the prompt. It
+// leaves out near misses, because these are part of the text.
 func callsText(message llm.Message) string {
 	blocks := make([]string, 0, len(message.Calls)+1)
 	if message.Text != "" {

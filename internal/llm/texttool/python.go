@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// parsePythonCalls reads calls in Python's notation: f(x=1), f.call(x=1), or a list of calls in
-// brackets. Arguments must be named and have literal values; otherwise it returns nil.
-// Positional arguments would need the order of the tool's parameters, which JSON Schema does not define,
-// and a variable or an expression has no value that could be passed on.
+// parsePythonCalls reads calls in Python's notation: f(x=1), f.call(x=1), or a list of calls in brackets. It returns
+// nil if an argument has no name or is not a literal. Positional arguments would need the order of the tool's
+// parameters, which JSON Schema does not define. A variable or an expression has no value that could be passed on.
 func parsePythonCalls(text string) (calls []writtenCall) {
 	p := &pythonParser{text: strings.TrimSpace(text)}
 	list := p.skipToken("[")
@@ -36,8 +35,8 @@ const (
 	toolOutputMark = "```tool_output"
 )
 
-// parseToolCode reads the calls in a fence of tool code, as Gemma writes them, each with or without
-// print() around it. text is the content of the fence. It returns nil if the fence contains anything else.
+// parseToolCode reads the calls in a fence of tool code, as written by Gemma, with or without print() around each. text
+// is the content of the fence. parseToolCode returns nil if the fence contains anything else.
 func parseToolCode(text string) (calls []writtenCall) {
 	p := &pythonParser{text: text}
 	for p.remainingText() != "" {
@@ -49,13 +48,13 @@ func parseToolCode(text string) (calls []writtenCall) {
 		if printed && !p.skipToken(")") {
 			return nil
 		}
-		call.name = strings.TrimPrefix(call.name, "default_api.") // the module of all tools, in Gemini's prompt
+		call.name = strings.TrimPrefix(call.name, "default_api.") // the module of all tools in Gemini's prompt
 		calls = append(calls, call)
 	}
 	return calls
 }
 
-// pythonLiteral returns a list or dictionary in Python's notation as JSON; ok is false for anything else.
+// pythonLiteral converts a list or dictionary in Python's notation to JSON. ok is false for anything else.
 func pythonLiteral(text string) (value string, ok bool) {
 	p := &pythonParser{text: strings.TrimSpace(text)}
 	var b strings.Builder
@@ -68,12 +67,12 @@ func pythonLiteral(text string) (value string, ok bool) {
 // pythonParser reads Python literals and calls from a text. After a method has failed, its position is undefined.
 type pythonParser struct {
 	text  string
-	pos   int // bytes of text that were read
-	depth int // of the value that is being read
+	pos   int // number of bytes read
+	depth int // nesting depth of the value that is being read
 }
 
-// maxPythonDepth bounds the nesting of a literal, because the parser is recursive and a model may write
-// any number of brackets.
+// maxPythonDepth is the deepest nesting of a literal. It is limited because the parser is recursive, and a model may
+// write any number of brackets.
 const maxPythonDepth = 32
 
 // remainingText skips white space and returns the unread text.
@@ -82,7 +81,8 @@ func (p *pythonParser) remainingText() string {
 	return p.text[p.pos:]
 }
 
-// skipToken skips white space and token, and reports whether token was there.
+// skipToken skips white space and token, and reports whether token was there. If it was not, only the white space is
+// skipped.
 func (p *pythonParser) skipToken(token string) bool {
 	if !strings.HasPrefix(p.remainingText(), token) {
 		return false
@@ -91,7 +91,7 @@ func (p *pythonParser) skipToken(token string) bool {
 	return true
 }
 
-// readName reads a name, possibly with dots and hyphens, or returns "".
+// readName reads a name, which may contain dots and hyphens. It returns "" if the text does not continue with a name.
 func (p *pythonParser) readName() string {
 	rest := p.remainingText()
 	n := 0
@@ -102,7 +102,8 @@ func (p *pythonParser) readName() string {
 	return rest[:n]
 }
 
-// readCall reads a name and the arguments in parentheses after it. ok is false if there is no such call.
+// readCall reads a name and the arguments in parentheses after it. ok is false if the text does not continue with a
+// call.
 func (p *pythonParser) readCall() (call writtenCall, ok bool) {
 	call.name = strings.TrimSuffix(p.readName(), ".call")
 	if call.name == "" || !p.skipToken("(") {
@@ -113,7 +114,7 @@ func (p *pythonParser) readCall() (call writtenCall, ok bool) {
 }
 
 // readArguments reads name=value pairs up to the closing parenthesis, and returns them as a JSON object. ok is false if
-// there is anything else.
+// it finds anything else.
 func (p *pythonParser) readArguments() (object string, ok bool) {
 	var b strings.Builder
 	b.WriteByte('{')
@@ -128,7 +129,7 @@ func (p *pythonParser) readArguments() (object string, ok bool) {
 		if b.Len() > 1 {
 			b.WriteByte(',')
 		}
-		b.WriteString(strconv.Quote(name)) // letters, digits, dots and hyphens only
+		b.WriteString(strconv.Quote(name)) // only letters, digits, dots and hyphens
 		b.WriteByte(':')
 		if !p.readValue(&b) {
 			return "", false
@@ -138,7 +139,8 @@ func (p *pythonParser) readArguments() (object string, ok bool) {
 	return b.String(), true
 }
 
-// readValue reads a literal and appends it to out as JSON. It reports whether there was a literal.
+// readValue reads a literal and appends it to out as JSON. It returns false if the text does not continue with a
+// literal.
 func (p *pythonParser) readValue(out *strings.Builder) bool {
 	p.depth++
 	if p.depth > maxPythonDepth {
@@ -172,14 +174,14 @@ func (p *pythonParser) readValue(out *strings.Builder) bool {
 	return true
 }
 
-// pythonConstants has Python's constants, and those of JSON, which models write in their place, as JSON.
+// pythonConstants maps Python's constants to JSON. It includes JSON's constants, because models write them too.
 var pythonConstants = map[string]string{
 	"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null",
 }
 
-// readElements appends a list or dictionary to out as JSON. It calls read for each element, which are separated by
-// commas, up to the closing bracket; the opening one has been read. It reports whether the text was a list or
-// dictionary.
+// readElements reads a list or dictionary whose opening bracket was already read, and appends it to out as JSON. It
+// calls read for each element. Elements are separated by commas and end at the closing bracket. readElements returns
+// false if the text is not a list or dictionary.
 func (p *pythonParser) readElements(out *strings.Builder, opening, closing string, read func(*strings.Builder) bool) bool {
 	out.WriteString(opening)
 	for first := true; !p.skipToken(closing); first = false {
@@ -200,8 +202,8 @@ func (p *pythonParser) readElements(out *strings.Builder, opening, closing strin
 	return true
 }
 
-// readMember reads a key, which must be a string, and a value of a dictionary, and appends them to out as a member of a
-// JSON object.
+// readMember reads a key and a value of a dictionary, and appends them to out as a member of a JSON object. It returns
+// false if the key is not a string, or if the value is missing.
 func (p *pythonParser) readMember(out *strings.Builder) bool {
 	rest := p.remainingText()
 	isString := strings.HasPrefix(rest, "'") || strings.HasPrefix(rest, `"`)
@@ -212,8 +214,8 @@ func (p *pythonParser) readMember(out *strings.Builder) bool {
 	return p.readValue(out)
 }
 
-// readString reads a string in single or double quotes, of which the opening one is at p.pos, and appends it to out as
-// a JSON string. It returns false if the closing quote is missing.
+// readString reads a string in single or double quotes, whose opening quote is at p.pos, and appends it to out as a
+// JSON string. It returns false if the closing quote is missing.
 func (p *pythonParser) readString(out *strings.Builder) bool {
 	quote := p.text[p.pos]
 	var s strings.Builder
@@ -234,10 +236,10 @@ func (p *pythonParser) readString(out *strings.Builder) bool {
 	return false
 }
 
-// appendEscape appends the character that the escape at the beginning of text means to s, and returns the
-// length of the escape. text has a backslash and at least one more byte. As in Python, the backslash of an unknown
-// escape is kept, such as \d in a regular expression, and a backslash before a line break continues the line. \/ is not
-// in Python, but models know it from JSON.
+// appendEscape appends the character for the escape at the beginning of text to s, and returns the length of the
+// escape. text must have a backslash and at least one more byte. As in Python, the backslash of an unknown escape is
+// kept, such as \d in a regular expression, and a backslash before a line break continues the line. Python does not
+// have the escape \/, but models know it from JSON.
 func appendEscape(s *strings.Builder, text string) int {
 	switch text[1] {
 	case '\'', '"', '/':

@@ -23,9 +23,11 @@ package mcpserver
 //lint:file-ignore SA1019 2026-07-28 deprecates logging (SEP-2577); clients still ask for it.
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -186,7 +188,8 @@ func (h *Handler) newTransport(s *sdk.Server, stateless bool) http.Handler {
 }
 
 // ServeHTTP implements http.Handler. It returns after the request's call has ended. It answers 503 if a new session
-// would exceed MaxSessions, or if the request may begin a session and Close has been called.
+// would exceed MaxSessions, or if the request may begin a session and Close has been called. A request without the
+// session that its protocol version requires is 400 (MCP 2025-11-25, Streamable HTTP, Session Management).
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	owner := h.Owner(r)
 	session := r.Header.Get("Mcp-Session-Id")
@@ -199,6 +202,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodDelete:
 		// Cancel the session's calls, because the SDK waits for them before it ends the session.
 		h.calls.cancelMatching(nil, func(c *Call) bool { return c.session == session && c.owner == owner })
+	case !stateless && session == "" && r.Method == http.MethodPost && !isInitialize(r):
+		// The SDK would answer 200, and admitSession would end the session of another caller.
+		http.Error(w, "the first request must be initialize, and all others must have the header Mcp-Session-Id", http.StatusBadRequest)
+		return
 	case !stateless && session == "" && !h.admitSession(owner):
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "the service has too many open sessions", http.StatusServiceUnavailable)
@@ -225,6 +232,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.sessions.recordUse(session, owner)
 	}
 	h.attachRequest(next, r, s).ServeHTTP(s, withPlaceholderToken(r))
+}
+
+// isInitialize reports whether the body of r is an initialize request. It replaces the body by a copy for the SDK.
+func isInitialize(r *http.Request) bool {
+	body, err := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	var message struct{ Method string }
+	return err == nil && json.Unmarshal(body, &message) == nil && message.Method == "initialize"
 }
 
 // callRequest has a call's HTTP request and the stream of the response.

@@ -55,6 +55,23 @@ func serveRequest(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 
 var modernHeaders = []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "t"}
 
+// MCP 2025-11-25, Streamable HTTP, Session Management: a server that requires a session answers 400 to a request without
+// its id, unless it is initialize. Such a request must not end the session of another caller either.
+func TestRequestWithoutSessionIsRefused(t *testing.T) {
+	h := newHandler(t, mcpserver.Options{MaxSessions: 1}, sayHello)
+	defer h.Close(t.Context())
+	id := serveRequest(h, newRequest("POST", initialize)).Header().Get("Mcp-Session-Id")
+	for _, body := range []string{list, strings.Replace(list, `"id":3,`, "", 1), "[" + initialize + "]"} {
+		w := serveRequest(h, newRequest("POST", body, "From", "eve", "Mcp-Protocol-Version", "2025-11-25"))
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "Mcp-Session-Id") {
+			t.Errorf("%s: got %d %s, want 400 and the name of the header", body, w.Code, w.Body)
+		}
+	}
+	if w := serveRequest(h, newRequest("POST", list, "Mcp-Session-Id", id)); w.Code != http.StatusOK {
+		t.Errorf("a request with the session's id: got %d %s, want 200", w.Code, w.Body)
+	}
+}
+
 // A client that forgets its sessions cannot open any number of them.
 func TestSessionsAreBoundedAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

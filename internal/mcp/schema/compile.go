@@ -124,7 +124,7 @@ func (c *compiler) compilePropertyPatterns(expressions []string) error {
 // node is one compiled schema. It has only the keywords that restrict values. A field's zero value means no
 // restriction.
 type node struct {
-	ref         *node // target of $ref or $dynamicRef; if there are both, allOf has the second target
+	ref         *node // target of the first reference; allOf has the targets of further ones
 	alwaysFalse bool  // no value is valid: the schema false, or an empty enum
 
 	kinds    kind // the keyword type; 0 allows any type

@@ -32,7 +32,7 @@ var keywords = map[string]keywordType{
 	"additionalProperties": oneSchema, "propertyNames": oneSchema, "unevaluatedProperties": oneSchema,
 	"not": oneSchema, "if": oneSchema, "then": oneSchema, "else": oneSchema, "contentSchema": oneSchema,
 
-	"$schema": stringValue, "$id": stringValue, "$ref": stringValue, "$dynamicRef": stringValue,
+	"$schema": stringValue, "$id": stringValue, "$ref": stringValue, "$dynamicRef": stringValue, "$recursiveRef": stringValue,
 	"$anchor": stringValue, "$dynamicAnchor": stringValue, "$comment": stringValue,
 	"title": stringValue, "description": stringValue, "format": stringValue, "contentEncoding": stringValue, "contentMediaType": stringValue,
 	"deprecated": boolValue, "readOnly": boolValue, "writeOnly": boolValue, "examples": anyList,

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// reference is a $ref or a $dynamicRef.
+// reference is a $ref, a $dynamicRef, or a $recursiveRef (draft 2019-09 core, 8.2.4.2).
 type reference struct {
+	keyword string   // the keyword's name
 	from    *node    // the schema that contains the reference
 	base    *url.URL // the base URI, against which uri is resolved
 	uri     string   // the keyword's value
-	dynamic bool     // the keyword is $dynamicRef
 }
 
 // baseURI returns the base URI of a root schema without an $id. It only serves to resolve references. Nothing is
@@ -67,11 +67,11 @@ func (c *compiler) indexIDs(v *value, base *url.URL) error {
 
 // indexReferences adds the references in v to c.refs. base is the base URI that applies to v.
 func (c *compiler) indexReferences(v *value, base *url.URL) {
-	if uri := v.keywordString("$ref"); uri != "" {
-		c.refs = append(c.refs, reference{from: c.nodes[v], base: base, uri: uri})
-	}
-	if uri := v.keywordString("$dynamicRef"); uri != "" && !c.draft7 {
-		c.refs = append(c.refs, reference{from: c.nodes[v], base: base, uri: uri, dynamic: true})
+	for _, keyword := range []string{"$ref", "$dynamicRef", "$recursiveRef"} {
+		uri := v.keywordString(keyword)
+		if uri != "" && (keyword == "$ref" || !c.draft7) {
+			c.refs = append(c.refs, reference{keyword: keyword, from: c.nodes[v], base: base, uri: uri})
+		}
 	}
 }
 
@@ -82,10 +82,10 @@ func (c *compiler) indexReferences(v *value, base *url.URL) {
 // references, so checkCost looks for it once all references are resolved.
 func (c *compiler) resolveReferences() error {
 	for _, ref := range c.refs {
-		// With one resource, $dynamicRef means the same as $ref. With several, its target depends on
+		// With one resource, the other keywords mean the same as $ref. With several, the target depends on
 		// the dynamic scope (draft 2020-12 core, 8.2.3.2), which no known tool uses.
-		if ref.dynamic && c.resources > 1 {
-			return errors.New("it has a $dynamicRef and several resources")
+		if ref.keyword != "$ref" && c.resources > 1 {
+			return fmt.Errorf("it has a %s and several resources", ref.keyword)
 		}
 		target, err := c.findTarget(ref)
 		if err != nil {

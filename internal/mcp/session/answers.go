@@ -7,9 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
-
-	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -17,27 +14,19 @@ import (
 
 // clientOptions returns the SDK's client options with handlers for a server's requests. sampling says that the
 // configuration allows the server to request sampling; otherwise the client does not declare that capability.
-func clientOptions(sampling bool, log *slog.Logger) *sdk.ClientOptions {
+func clientOptions(sampling bool) *sdk.ClientOptions {
 	o := &sdk.ClientOptions{
 		// If Capabilities were nil, the SDK would declare roots, and elicitation without URL mode.
 		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{
 			Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{},
 		}},
-		ElicitationHandler: withRecover(log, answerElicitation),
+		ElicitationHandler: answerElicitation,
 	}
 	if sampling {
 		o.Capabilities.Sampling = &sdk.SamplingCapabilities{} // if nil, the SDK would also declare tools in sampling
-		o.CreateMessageWithToolsHandler = withRecover(log, answerSampling)
+		o.CreateMessageWithToolsHandler = answerSampling
 	}
 	return o
-}
-
-// withRecover returns a function that calls f and, if f panics, returns a *transport.Failure as the error.
-func withRecover[Arg, Result any](log *slog.Logger, f func(context.Context, Arg) (Result, error)) func(context.Context, Arg) (Result, error) {
-	return func(ctx context.Context, arg Arg) (res Result, err error) {
-		defer transport.Recover(log, func(f *transport.Failure) { err = f })
-		return f(ctx, arg)
-	}
 }
 
 // claimRequest returns the server's request for which the SDK has called a handler, and removes it from the session's

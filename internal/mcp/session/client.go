@@ -34,14 +34,14 @@ var rawMethods = []string{
 // newClient returns an SDK client for the sessions with one server. version is answerd's version. sampling says that
 // the configuration allows the server to request sampling.
 func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
-	client := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: version}, clientOptions(sampling, log))
+	client := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: version}, clientOptions(sampling))
 	for _, method := range rawMethods {
 		// AddSendingCustomMethod fails only for standard names. The SDK ignores the type of the parameters here.
 		_ = sdk.AddSendingCustomMethod[*sdk.CallToolParams, *rawResult](client, transport.MethodPrefix+method)
 	}
 	var receive sdk.MethodHandler // handles the server's requests: the SDK's handler with our middleware
 	client.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-		receive = keepEmptyContent(markRefusals(next, log))
+		receive = keepEmptyContent(markRefusals(withRecover(next, log), log))
 		if !sampling {
 			receive = refuseSampling(receive, log)
 		}
@@ -65,6 +65,15 @@ func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler 
 		}
 		log.Warn("MCP server asked for sampling, which is disabled for it", "setting", `"sampling": true in mcp.json`, help.ServerRequests.Attr())
 		return nil, errSamplingDisabled
+	}
+}
+
+// withRecover returns a handler that passes all of the server's messages to next. If next panics, the handler returns a
+// *transport.Failure as the error: the SDK calls it on a goroutine of its own, where a panic would end the process.
+func withRecover(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (result sdk.Result, err error) {
+		defer transport.Recover(log, func(f *transport.Failure) { result, err = nil, f })
+		return next(ctx, method, req)
 	}
 }
 

@@ -9,36 +9,57 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// CollectPages returns the first elements of one of the server's lists: at most limit elements, from at most maxPages
-// pages. member is the list's name in the result. getPage must request the page with the given cursor; "" means the
-// first page. If the server does not have the method, CollectPages returns nil, nil.
-func CollectPages(
-	member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure),
-) ([]json.RawMessage, *transport.Failure) {
-	var elements []json.RawMessage
-	usedCursors := map[string]bool{}
+// TooLarge says that a list of the server has too many pages, elements or bytes, as a predicate of the list.
+const TooLarge = "is too large"
+
+// readPages calls readPage with the cursor of each page of a list; "" means the first page. readPage must return the next
+// page's cursor, which is "" on the last page, and whether no further page is wanted. If some pages were not read, cut
+// says why, as a predicate of the list: readPage wanted no more, maxPages were read, or a cursor came again.
+func readPages(readPage func(cursor string) (next string, full bool, _ *transport.Failure)) (cut string, _ *transport.Failure) {
+	usedCursors := map[string]bool{"": true}
 	cursor := ""
 	for range maxPages {
-		usedCursors[cursor] = true
+		next, full, failure := readPage(cursor)
+		switch {
+		case failure != nil || next == "":
+			return "", failure
+		case full:
+			return TooLarge, nil
+		case usedCursors[next]: // it can only lead to the same pages again
+			return "repeats a cursor", nil
+		}
+		usedCursors[next] = true
+		cursor = next
+	}
+	return TooLarge, nil
+}
+
+// CollectPages returns the first elements of one of the server's lists: at most limit elements, from at most maxPages
+// pages. member is the list's name in the result. getPage must request the page with the given cursor; "" means the
+// first page. If the server does not have the method, the list is empty. If the server may have more elements, cut says
+// why they are missing, as a predicate of the list; otherwise it is "".
+func CollectPages(
+	member string, limit int, getPage func(cursor string) (json.RawMessage, *transport.Failure),
+) (elements []json.RawMessage, cut string, _ *transport.Failure) {
+	cut, failure := readPages(func(cursor string) (string, bool, *transport.Failure) {
 		result, failure := getPage(cursor)
 		if methodNotFound(failure) {
-			return nil, nil
+			return "", false, nil
 		}
 		if failure != nil {
-			return nil, failure
+			return "", false, failure
 		}
 		page, nextCursor, failure := decodePage(member, result)
-		if failure != nil {
-			return nil, failure
-		}
 		elements = append(elements, page...)
-		// A used cursor would only lead to the same pages again.
-		if len(elements) >= limit || usedCursors[nextCursor] {
-			break
-		}
-		cursor = nextCursor
+		return nextCursor, len(elements) >= limit, failure
+	})
+	if failure != nil {
+		return nil, "", failure
 	}
-	return elements[:min(len(elements), limit)], nil
+	if len(elements) > limit {
+		return elements[:limit], TooLarge, nil
+	}
+	return elements, cut, nil
 }
 
 // decodePage returns the elements of one page, which are the list called member in result, and the cursor of the next

@@ -161,7 +161,7 @@ func handshakeFailure(request *Request, err error) *transport.Failure {
 // handshakeFailed ends the handshake of session, whose Request is request and which failed or panicked. GetSession
 // then returns failure to the calls that wait for session, and opens a new session for the next call.
 func (p *Pool) handshakeFailed(session *Session, request *Request, failure *transport.Failure) {
-	if isClosed(session.ready) { // the handshake succeeded, and OnConnected panicked
+	if transport.IsClosed(session.ready) { // the handshake succeeded, and OnConnected panicked
 		p.handleLoss(session, failure)
 		return
 	}
@@ -239,16 +239,6 @@ func (p *Pool) retireLocked(s *Session, delay time.Duration) {
 func (p *Pool) closeClientSession(cs *sdk.ClientSession) {
 	defer transport.Recover(p.Logger, func(*transport.Failure) {})
 	_ = cs.Close()
-}
-
-// isClosed reports whether ch, on which no value is ever sent, is closed.
-func isClosed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
 }
 
 // ReconnectDelay returns how long the supervisor must wait before it opens a session after a loss. If it need not

@@ -1,8 +1,10 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"answerd/internal/mcp/transport"
@@ -32,9 +34,11 @@ func (r *Resource) Address() string {
 }
 
 // ListResources returns the server's resources and templates for whose address allowed returns true. It looks at no
-// more than maxResources of each kind. It makes the session subscribe to changes of the returned resources, but not of
-// templates. The pool must have CacheResources.
-func (s *Session) ListResources(deadline time.Time, allowed func(address string) bool) ([]Resource, *transport.Failure) {
+// more than maxResources of each kind; cut is that of CollectPages. It makes the session subscribe to changes of the
+// returned resources, but not of templates. The pool must have CacheResources.
+func (s *Session) ListResources(
+	deadline time.Time, allowed func(address string) bool,
+) (resources []Resource, cut string, _ *transport.Failure) {
 	ctx := context.Background() // not a call's context, because the list is for all calls
 	getResources := func(cursor string) (json.RawMessage, *transport.Failure) {
 		return s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
@@ -46,18 +50,18 @@ func (s *Session) ListResources(deadline time.Time, allowed func(address string)
 			return callMethod(request, "resources/templates/list", &sdk.ListResourceTemplatesParams{Cursor: cursor})
 		})
 	}
-	listed, failure := CollectPages("resources", maxResources, getResources)
+	listed, cut, failure := CollectPages("resources", maxResources, getResources)
 	if failure != nil {
-		return nil, failure
+		return nil, "", failure
 	}
-	templates, failure := CollectPages("resourceTemplates", maxResources, getTemplates)
+	templates, cutTemplates, failure := CollectPages("resourceTemplates", maxResources, getTemplates)
 	if failure != nil {
-		return nil, failure
+		return nil, "", failure
 	}
-	var resources []Resource
 	for _, raw := range append(listed, templates...) {
 		var r Resource
-		if json.Unmarshal(raw, &r) != nil || !allowed(r.Address()) {
+		isKnown := func(known Resource) bool { return known.Address() == r.Address() }
+		if json.Unmarshal(raw, &r) != nil || !allowed(r.Address()) || slices.ContainsFunc(resources, isKnown) {
 			continue
 		}
 		resources = append(resources, r)
@@ -65,7 +69,7 @@ func (s *Session) ListResources(deadline time.Time, allowed func(address string)
 			s.resources.wantSubscription(r.URI)
 		}
 	}
-	return resources, nil
+	return resources, cmp.Or(cut, cutTemplates), nil
 }
 
 // ResourceRead is one read of a resource in a session.

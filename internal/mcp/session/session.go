@@ -70,7 +70,7 @@ func (s *Session) Instructions() string {
 
 // protocolIfReady returns the negotiated protocol version; "" until the handshake has succeeded.
 func (s *Session) protocolIfReady() string {
-	if !isClosed(s.ready) || s.cs == nil {
+	if !transport.IsClosed(s.ready) || s.cs == nil {
 		return ""
 	}
 	return s.Protocol()
@@ -88,7 +88,7 @@ func (s *Session) capabilities() sdk.ServerCapabilities {
 // knows the session. The pool then opens a new session without waiting for a call. markForgotten does not block.
 func (s *Session) markForgotten() {
 	s.conn.Lost.Store(true)
-	if isClosed(s.ready) {
+	if transport.IsClosed(s.ready) {
 		s.pool.handleLoss(s, transport.LostSession(nil))
 	}
 }

@@ -18,20 +18,15 @@ type ToolList struct {
 	Cut string        // why not all pages were requested, as a predicate; "" if all were
 }
 
-// TooLarge is the ToolList.Cut of a list with too many pages or bytes.
-const TooLarge = "is too large"
-
 // ListTools requests the pages of the server's list of tools, and calls add with each tool as received. It stops, and
 // sets Cut, after a page for which add returned false, after maxPages, and when it would request a page again. The
 // tools may have about maxBytes together: the limit for a page is what is left of maxBytes, but at least
 // transport.MaxMessage.
 func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json.RawMessage) bool) (list ToolList, _ *transport.Failure) {
-	usedCursors := map[string]bool{"": true}
-	cursor := ""
-	for range maxPages {
-		page, f := s.getToolPage(cursor, deadline, max(maxBytes, transport.MaxMessage))
-		if f != nil {
-			return ToolList{}, f
+	cut, failure := readPages(func(cursor string) (string, bool, *transport.Failure) {
+		page, failure := s.getToolPage(cursor, deadline, max(maxBytes, transport.MaxMessage))
+		if failure != nil {
+			return "", false, failure
 		}
 		// The list is outdated as soon as one page is.
 		if t := s.ttl(&page.resultHeader); t > 0 && (list.TTL == 0 || t < list.TTL) {
@@ -42,21 +37,12 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 			maxBytes -= len(tool)
 			full = !add(tool) || full
 		}
-		if page.NextCursor == "" {
-			return list, nil
-		}
-		if full {
-			list.Cut = TooLarge
-			return list, nil
-		}
-		if usedCursors[page.NextCursor] { // it would only lead to the same pages again
-			list.Cut = "repeats a cursor"
-			return list, nil
-		}
-		usedCursors[page.NextCursor] = true
-		cursor = page.NextCursor
+		return page.NextCursor, full, nil
+	})
+	if failure != nil {
+		return ToolList{}, failure
 	}
-	list.Cut = TooLarge
+	list.Cut = cut
 	return list, nil
 }
 

@@ -107,7 +107,7 @@ func TestStreamConnEndsAfterPanicOfWrite(t *testing.T) {
 	if f, ok := errors.AsType[*Failure](l.Write(t.Context(), msg)); !ok || f.Kind != Protocol {
 		t.Errorf("Write: got %v, want a failure of the kind %s", f, Protocol)
 	}
-	if !isClosed(l.ended) {
+	if !IsClosed(l.ended) {
 		t.Error("got an open connection, want it ended")
 	}
 	_ = l.Close()

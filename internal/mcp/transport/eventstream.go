@@ -237,6 +237,9 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 	s.trip.timer.noteActivity()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
+		if !m.ID.IsValid() { // an error without an id can only be about the request that the stream belongs to
+			m.ID = s.id
+		}
 		if m.ID != s.id {
 			return nil, BadReply("it answers another request", nil)
 		}

@@ -17,7 +17,7 @@ import (
 // The SDK gets the same messages however the bytes are split, and only messages that concern it.
 func TestEventStreamDeliversWhatConcernsTheSDK(t *testing.T) {
 	const answer = `{"jsonrpc":"2.0","id":3,"result":{"a":1}}`
-	const ping = `{"jsonrpc":"2.0","id":"x","method":"ping"}`
+	const ping = `{"jsonrpc":"2.0","id":"x","method":"ping","params":{}}`
 	id, err := jsonrpc.MakeID(3.0)
 	if err != nil {
 		t.Fatal(err)

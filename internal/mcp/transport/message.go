@@ -63,6 +63,9 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	if !isText {
 		return nil, errors.New("its method is not a string")
 	}
+	if parts.params == nil || isNull(parts.params) {
+		parts.params = json.RawMessage("{}") // the SDK's handlers panic without params
+	}
 	return &jsonrpc.Request{ID: id, Method: method, Params: parts.params}, nil
 }
 
@@ -137,6 +140,24 @@ func streamedMethod(data []byte) string {
 	}
 }
 
+// largeID begins the id, a string, that stands for an integer which float64 does not hold exactly. encodeMessage removes
+// it. The SDK makes no other ids from integers than those of float64 values.
+const largeID = "answerd/integer:"
+
+// encodeMessage encodes one of our messages. An answer gets the id that the server's request had.
+func encodeMessage(msg jsonrpc.Message) ([]byte, error) {
+	data, err := jsonrpc.EncodeMessage(msg)
+	answer, isAnswer := msg.(*jsonrpc.Response)
+	if err != nil || !isAnswer {
+		return data, err
+	}
+	id, _ := answer.ID.Raw().(string)
+	if number, isLarge := strings.CutPrefix(id, largeID); isLarge {
+		data = bytes.Replace(data, wire.Quote(id), []byte(number), 1) // the id comes before the result
+	}
+	return data, nil
+}
+
 // decodeID decodes a request id. If value is empty or null, it returns an invalid id and no error.
 func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
 	if text, ok := wire.Text(value); ok {
@@ -151,6 +172,9 @@ func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
 	}
 	if n != math.Trunc(n) { // MakeID would truncate it, and it could then equal another request's id
 		return jsonrpc.ID{}, errors.New("its id is not an integer")
+	}
+	if math.Abs(n) >= 1<<53 {
+		return jsonrpc.MakeID(largeID + string(value))
 	}
 	return jsonrpc.MakeID(n)
 }

@@ -36,6 +36,22 @@ func TestDecodeMessageRefusesAFractionalID(t *testing.T) {
 	}
 }
 
+// The answer to a request of the server has the id of the request exactly (JSON-RPC 2.0 section 5).
+func TestAnswerHasTheIDOfItsRequest(t *testing.T) {
+	for _, id := range []string{
+		`0`, `-1`, `"7"`, `""`, `9007199254740992`, `9007199254740993`, `-9223372036854775807`, `18446744073709551615`, `1e300`,
+	} {
+		msg, err := decodeMessage([]byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := encodeMessage(&jsonrpc.Response{ID: msg.(*jsonrpc.Request).ID, Result: json.RawMessage(`{}`)})
+		if want := `{"jsonrpc":"2.0","id":` + id + `,"result":{}}`; err != nil || string(answer) != want {
+			t.Errorf("got the answer %s, %v, want %s", answer, err, want)
+		}
+	}
+}
+
 func TestDecodeMessageNamesTheRequestOfABadAnswer(t *testing.T) {
 	for in, want := range map[string]any{
 		`{"jsonrpc":"2.0","id":7,"error":[]}`:                 int64(7),

@@ -188,8 +188,8 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 	if mayCarryAnswer(resp.StatusCode) {
 		answer, _ = decodeAnswer(msg.ID, body)
 	}
-	// A server that has checked the params knows the session. "session" in its message is then a word of the tool.
-	isToolError := resp.StatusCode == http.StatusBadRequest && answer != nil && isAboutParams(answer)
+	// "session" may be a word of the tool in an answer to this request whose code no server uses for lost sessions.
+	isToolError := resp.StatusCode == http.StatusBadRequest && answer != nil && !mayMeanLostSession(answer)
 	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) && !isToolError {
 		c.session.Lost.Store(true)
 		trip.fail(LostSession(badStatus(resp.StatusCode)))
@@ -225,10 +225,10 @@ func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	return ok && rpc.Code == sdk.CodeUnsupportedProtocolVersion
 }
 
-// isAboutParams reports whether answer is a JSON-RPC error about invalid params.
-func isAboutParams(answer *jsonrpc.Response) bool {
+// mayMeanLostSession reports whether answer is a JSON-RPC error with one of lostSessionCodes.
+func mayMeanLostSession(answer *jsonrpc.Response) bool {
 	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
-	return ok && rpc.Code == jsonrpc.CodeInvalidParams
+	return ok && slices.Contains(lostSessionCodes, rpc.Code)
 }
 
 // mayCarryAnswer reports whether a JSON-RPC error in the body of a reply with this status counts as the answer. It
@@ -290,7 +290,7 @@ var (
 func (c *httpConn) newRequest(ctx context.Context, method string, msg jsonrpc.Message) (*http.Request, error) {
 	var body io.Reader
 	if msg != nil {
-		data, err := jsonrpc.EncodeMessage(msg)
+		data, err := encodeMessage(msg)
 		if err != nil {
 			return nil, err
 		}

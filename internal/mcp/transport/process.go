@@ -206,7 +206,7 @@ func (p *process) awaitEnd() {
 	case <-p.stop:
 		p.terminate()
 	}
-	p.stoppedByUs = isClosed(p.stop)
+	p.stoppedByUs = IsClosed(p.stop)
 	// On Linux the process is not reaped yet, so its id cannot be reused, and signals reach only its group.
 	p.waitForGroup()
 }
@@ -326,8 +326,8 @@ func (p *process) exitError() *Failure {
 	return failure
 }
 
-// isClosed reports whether ch, on which no value is ever sent, is closed.
-func isClosed(ch <-chan struct{}) bool {
+// IsClosed reports whether ch, on which no value is ever sent, is closed.
+func IsClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
 		return true

@@ -160,8 +160,8 @@ func TestProcessIsCleanedUpAfterPanic(t *testing.T) {
 		t.Fatal("got a process that is there after a minute, want it gone")
 	}
 
-	if !log.panicked.Load() || !isClosed(c.reaped) {
-		t.Errorf("got panicked %t, reaped %t, want both", log.panicked.Load(), isClosed(c.reaped))
+	if !log.panicked.Load() || !IsClosed(c.reaped) {
+		t.Errorf("got panicked %t, reaped %t, want both", log.panicked.Load(), IsClosed(c.reaped))
 	}
 
 	// A panic before that, since there is not a process to signal, does not keep anyone waiting.
@@ -170,8 +170,8 @@ func TestProcessIsCleanedUpAfterPanic(t *testing.T) {
 	close(lost.exited)
 	lost.cmd.Process = nil
 	lost.cleanUp()
-	if !isClosed(lost.reapPermitted) || !isClosed(lost.gone) {
-		t.Errorf("got reap %t, gone %t, want both closed", isClosed(lost.reapPermitted), isClosed(lost.gone))
+	if !IsClosed(lost.reapPermitted) || !IsClosed(lost.gone) {
+		t.Errorf("got reap %t, gone %t, want both closed", IsClosed(lost.reapPermitted), IsClosed(lost.gone))
 	}
 }
 

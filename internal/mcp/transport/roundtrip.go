@@ -222,10 +222,13 @@ func (trip *RoundTrip) acceptAnswer(r *jsonrpc.Response) *Failure {
 	return nil
 }
 
+// lostSessionCodes are the codes of JSON-RPC errors with which servers say that a session is gone.
+var lostSessionCodes = []int64{32600, -32600, -32000, -32001}
+
 // meansLostSession reports whether e says that the session is gone, with one of the codes and texts that servers use
 // for that. The code alone is not enough, because tools use the same codes for their own errors.
 func meansLostSession(e *jsonrpc.Error) bool {
-	if !slices.Contains([]int64{32600, -32600, -32000, -32001}, e.Code) {
+	if !slices.Contains(lostSessionCodes, e.Code) {
 		return false
 	}
 	message := strings.ToLower(e.Message)

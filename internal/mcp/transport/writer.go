@@ -84,7 +84,7 @@ func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *json
 // send passes msg to writeLoop and waits until it is written or ctx ends. out has msg's id and isRequest; send sets
 // its other fields. If the connection has ended, the error is io.ErrClosedPipe.
 func (c *streamConn) send(ctx context.Context, msg jsonrpc.Message, out outMessage) error {
-	data, err := jsonrpc.EncodeMessage(msg)
+	data, err := encodeMessage(msg)
 	if err != nil {
 		return fmt.Errorf("encode a message: %w", err)
 	}

@@ -1,12 +1,12 @@
-// Package batch collects the events and notes of a run that occur close together, and encodes them as the
-// data of one message.
+// Package batch collects a run's events and notes that occur close together, and encodes them as the data of one
+// message.
 //
-// A Queue stores its items in order. While one batch is being stored, later items wait, and become the next
-// batch (group commit). An item may also be delayed for some milliseconds, so that later items join its batch. Flush
-// ends all delays, and returns when every item is stored.
+// A Queue stores its items in order. Items that are added while a batch is being stored become the next batch (group
+// commit). An item may also be delayed for a few milliseconds, so that later items join its batch. Flush ends all
+// delays and waits until every item is stored.
 //
-// The data of a message has one line for each item. The line of an event is its JSON, which begins with {.
-// The line of a note is # and the note in base64. The numbers of the events are consecutive.
+// The data of a message has one line per item. The line of an event is its JSON, which begins with {. The line of a
+// note is # followed by the note in base64. The numbers of the events are consecutive.
 package batch
 
 import (
@@ -26,7 +26,7 @@ type Item struct {
 // IsNote reports whether the item is a note.
 func (i Item) IsNote() bool { return i.Event.Seq == 0 }
 
-// size returns the length of the item's line, with the newline.
+// size returns the length of the item's line, including the newline.
 func (i Item) size() int {
 	if i.IsNote() {
 		return len("#") + base64.StdEncoding.EncodedLen(len(i.Note)) + len("\n")
@@ -34,7 +34,7 @@ func (i Item) size() int {
 	return len(i.Event.JSON) + len("\n")
 }
 
-// Encode returns the data of a message with items: one line each, in order.
+// Encode returns the data of a message that contains items, one line per item, in order.
 func Encode(items []Item) []byte {
 	size := 0
 	for _, i := range items {
@@ -52,9 +52,9 @@ func Encode(items []Item) []byte {
 	return data
 }
 
-// Split decodes data that Encode returned, into the JSON of each event and the notes. last is the number of the last
-// event in data, or 0 if the run has no event yet. Split does not check the JSON; the results for events share the
-// memory of data.
+// Split decodes data made by Encode into the JSON of each event and the notes. last is the number of the last event in
+// data, or 0 if the run has no events yet. Split does not check the JSON. The elements of events share the memory of
+// data.
 func Split(data []byte, last int64) (events [][]byte, notes []event.Note, err error) {
 	for line := range bytes.Lines(data) {
 		line = bytes.TrimSuffix(line, []byte("\n"))
@@ -71,7 +71,8 @@ func Split(data []byte, last int64) (events [][]byte, notes []event.Note, err er
 			events = append(events, line)
 		}
 	}
-	// So far, After is how many events of the batch precede the note. Make it the number of the event before the note.
+	// At this point, After counts the events of the batch before the note. Convert it to the number of the event before
+	// the note.
 	before := last - int64(len(events)) // the number of the event before the batch
 	for i := range notes {
 		notes[i].After += before

@@ -10,46 +10,46 @@ import (
 )
 
 const (
-	// MaxBytes bounds the data of a batch, unless one item alone is larger.
+	// MaxBytes is the largest size of a batch's data, unless a single item is larger.
 	MaxBytes = 64 << 10
 	maxItems = 256
-	// maxWaiting bounds the bytes of the items that wait. If there are more, Settle waits until they are stored.
+	// maxWaiting is how many bytes of items may wait. If more are waiting, Settle waits until they are stored.
 	maxWaiting = 4 * MaxBytes
 	// interval is the shortest time between two batches, unless Flush is called or the waiting items fill a batch.
 	interval = 5 * time.Millisecond
 )
 
-// Queue stores the items of one run. Its methods may be called concurrently. After a failed attempt to store a batch,
-// the queue keeps the items and makes no further attempt until Flush or Settle is called.
+// Queue stores the items of one run in batches. Its methods may be called concurrently. If an attempt to store a batch
+// fails, the queue keeps the items, and tries again only when Flush or Settle is called.
 type Queue struct {
 	options Options
 
 	mu      sync.Mutex // guards the fields below
-	waiting []Item     // the items after current
-	size    int        // bytes of waiting
-	// current is the batch that is being stored, or that could not be stored. It is tried again unchanged, because an
-	// attempt that failed may have stored it.
+	waiting []Item     // the items that come after current
+	size    int        // size of waiting, in bytes
+	// current is the batch that is being stored, or that could not be stored. It is retried unchanged, because the
+	// failed attempt may have stored it.
 	current     []Item
-	added       uint64        // how many items were ever added
-	stored      uint64        // how many of them are stored
-	storing     bool          // the goroutine storeDue is running
-	err         error         // of the last attempt to store a batch; nil after a success and during an attempt
-	stopped     error         // the argument of Stop; nil before
-	due         time.Time     // when waiting is to be stored
+	added       uint64        // number of items ever added
+	stored      uint64        // number of items stored
+	storing     bool          // a goroutine runs storeDue
+	err         error         // the error of the last attempt to store a batch; nil after a success and during an attempt
+	stopped     error         // the argument of Stop; nil before Stop
+	due         time.Time     // when the waiting items must be stored
 	lastStored  time.Time     // when the last batch was stored
-	attemptDone chan struct{} // closed and replaced when an attempt to store a batch has ended
+	attemptDone chan struct{} // closed and replaced whenever an attempt to store a batch has ended
 	timer       *time.Timer   // calls scheduleLocked at due; nil if no timer is running
 }
 
 // Options configures a Queue. Store and Go are required.
 type Options struct {
-	// Store stores a batch and returns when it is stored. After an error, the next call gets the same items. Calls do
-	// not overlap.
+	// Store stores a batch, and returns when the batch is stored. After an error, the next call gets the same items.
+	// Calls do not overlap.
 	Store func([]Item) error
-	// Go runs f in a goroutine. It reports false, and does not run f, if the log is closed.
+	// Go runs f in a goroutine. If the log is closed, it returns false and does not run f.
 	Go func(f func()) bool
-	// Limit bounds a batch, in bytes, if it is less than MaxBytes. 0 means that each item is stored alone, without a
-	// delay.
+	// Limit is the largest size of a batch in bytes, if it is less than MaxBytes. If Limit is 0, each item is stored
+	// alone and without delay.
 	Limit int
 }
 
@@ -63,8 +63,8 @@ func NewQueue(opts Options) *Queue {
 }
 
 // Add adds an item and returns at once. The item is stored after delay, but not before interval has passed since the
-// last batch. An earlier item that is due sooner, Hurry, Flush, or enough items for a batch store it earlier. After
-// Stop, Add drops the item.
+// last batch. It is stored earlier if an earlier item is due sooner, after Hurry or Flush, or if the waiting items fill
+// a batch. After Stop, Add drops the item.
 func (q *Queue) Add(i Item, delay time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -84,8 +84,8 @@ func (q *Queue) Add(i Item, delay time.Duration) {
 	q.scheduleLocked()
 }
 
-// Hurry ends the delays of the items that wait: they are due when interval has passed since the last batch. It returns
-// at once.
+// Hurry ends the delays of the waiting items: they become due as soon as interval has passed since the last batch. It
+// returns at once.
 func (q *Queue) Hurry() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -96,8 +96,8 @@ func (q *Queue) Hurry() {
 }
 
 // Settle returns nil at once if the caller may add an item. If the last attempt to store a batch has failed, or more
-// than maxWaiting bytes wait, it acts like Flush. So a caller who calls Settle before each Add learns of errors, and
-// the queue does not grow without limit.
+// than maxWaiting bytes are waiting, it acts like Flush. A caller that calls Settle before each Add learns of errors
+// and keeps the queue from growing without limit.
 func (q *Queue) Settle(ctx context.Context) error {
 	q.mu.Lock()
 	mayAdd := q.err == nil && q.size <= maxWaiting
@@ -108,10 +108,10 @@ func (q *Queue) Settle(ctx context.Context) error {
 	return q.Flush(ctx)
 }
 
-// Flush stores the items that were added before the call, without their delays, and returns when all of them are
-// stored. It returns the error of the first attempt that fails, or event.ErrUnavailable if ctx ends or the log is
-// closed. Items that were not stored stay in the queue. After Stop, it returns the argument of Stop unless all items
-// had been stored.
+// Flush stores the items that were added before the call, without their delays, and waits until all of them are stored.
+// It returns the error of the first attempt that fails, or event.ErrUnavailable if ctx ends or the log is closed. Items
+// that could not be stored stay in the queue. If Stop was called before all items were stored, Flush returns the
+// argument of Stop.
 func (q *Queue) Flush(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -122,7 +122,7 @@ func (q *Queue) Flush(ctx context.Context) error {
 		if !q.storing && !q.startLocked() {
 			return errClosed
 		}
-		q.due = time.Time{} // storeDue then stores what waits at once
+		q.due = time.Time{} // makes storeDue store the waiting items at once
 		ctxErr := q.waitLocked(ctx)
 		switch {
 		case q.stored >= last:
@@ -138,8 +138,8 @@ func (q *Queue) Flush(ctx context.Context) error {
 	return nil
 }
 
-// waitLocked waits until an attempt to store a batch has ended. It returns event.ErrUnavailable if ctx ends first. It
-// releases q.mu during the wait.
+// waitLocked waits until an attempt to store a batch has ended. It returns event.ErrUnavailable if ctx ends first. The
+// caller holds q.mu, which waitLocked releases while it waits.
 func (q *Queue) waitLocked(ctx context.Context) error {
 	attemptDone := q.attemptDone
 	q.mu.Unlock()
@@ -152,8 +152,8 @@ func (q *Queue) waitLocked(ctx context.Context) error {
 	}
 }
 
-// Stop removes the items that wait, and makes later calls of Add drop their items. Flush returns why from then on,
-// unless all items are stored. Stop does not wait for an attempt that is running. Only the first call has an effect.
+// Stop removes the waiting items, and makes later calls of Add drop their items. From then on, Flush returns why unless
+// all items are stored. Stop does not wait for a running attempt. Only the first call has an effect.
 func (q *Queue) Stop(why error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -166,8 +166,9 @@ func (q *Queue) Stop(why error) {
 	q.stopTimerLocked()
 }
 
-// scheduleLocked starts storeDue if the items that wait are due, or else sets the timer for it. It does nothing while
-// storeDue runs, which looks for due items itself, and after a failed attempt.
+// scheduleLocked starts storeDue if the waiting items are due, and otherwise sets a timer for when they are. It does
+// nothing while storeDue is running, because storeDue itself looks for due items, and nothing after a failed attempt.
+// The caller holds q.mu.
 func (q *Queue) scheduleLocked() {
 	mayStart := !q.storing && q.err == nil && q.stopped == nil
 	if !mayStart || len(q.waiting) == 0 {
@@ -190,12 +191,13 @@ func (q *Queue) scheduleLocked() {
 	})
 }
 
-// isDueLocked reports whether the items that wait are to be stored now, because their time has come or they fill a
-// batch.
+// isDueLocked reports whether the waiting items must be stored now, because their time has come or because they fill a
+// batch. The caller holds q.mu.
 func (q *Queue) isDueLocked() bool {
 	return time.Until(q.due) <= 0 || q.size >= q.options.Limit
 }
 
+// stopTimerLocked stops the timer if it is running. The caller holds q.mu.
 func (q *Queue) stopTimerLocked() {
 	if q.timer != nil {
 		q.timer.Stop()
@@ -203,7 +205,8 @@ func (q *Queue) stopTimerLocked() {
 	}
 }
 
-// startLocked starts storeDue in a goroutine. It reports false if the log is closed. No such goroutine may be running.
+// startLocked starts storeDue in a goroutine. It returns false if the log is closed. The caller holds q.mu, and
+// storeDue must not be running.
 func (q *Queue) startLocked() bool {
 	q.stopTimerLocked()
 	if !q.options.Go(q.storeDue) {
@@ -213,8 +216,8 @@ func (q *Queue) startLocked() bool {
 	return true
 }
 
-// storeDue stores the current batch or, if there is none, the items that wait. It continues as long as further items
-// are due, and returns after a failed attempt. It wakes the calls of Flush after each attempt.
+// storeDue stores the current batch, or the waiting items if no batch is current. It continues as long as more items
+// are due, and returns after a failed attempt. After each attempt, it wakes the callers of Flush.
 func (q *Queue) storeDue() {
 	for more := true; more; {
 		q.mu.Lock()
@@ -243,9 +246,9 @@ func (q *Queue) storeDue() {
 	}
 }
 
-// tryStore calls Store. A panic becomes an error, so that Flush returns.
+// tryStore calls Options.Store. It turns a panic into an error, so that Flush returns.
 func (q *Queue) tryStore(batch []Item) (err error) {
-	if len(batch) == 0 { // Stop has removed the items since storeDue was started
+	if len(batch) == 0 { // Stop removed the items after storeDue was started
 		return nil
 	}
 	defer func() {
@@ -256,8 +259,8 @@ func (q *Queue) tryStore(batch []Item) (err error) {
 	return q.options.Store(batch)
 }
 
-// takeLocked makes the first items that wait the current batch: as many as Options.Limit and maxItems allow, but at
-// least one.
+// takeLocked moves the first waiting items to the current batch: at least one, and as many as Options.Limit and
+// maxItems allow. The caller holds q.mu.
 func (q *Queue) takeLocked() {
 	n, size := 0, 0
 	for n < len(q.waiting) && n < maxItems {
@@ -268,10 +271,10 @@ func (q *Queue) takeLocked() {
 		n++
 		size += next
 	}
-	q.current = q.waiting[:n:n] // with capacity n, so that an append to it cannot overwrite waiting
+	q.current = q.waiting[:n:n] // capacity n, so that appending to current cannot overwrite waiting
 	q.waiting = q.waiting[n:]
 	q.size -= size
 	if len(q.waiting) == 0 {
-		q.waiting = nil // frees the memory of the items once they are stored
+		q.waiting = nil // lets the items be freed once they are stored
 	}
 }

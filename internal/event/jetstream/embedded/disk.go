@@ -16,39 +16,40 @@ import (
 )
 
 const (
-	// minFreeToAppend is how many bytes must be free in addition to the reserve before the log accepts events again,
-	// and minFreeToOpen how many before the store of the server is opened.
+	// minFreeToAppend is how many bytes, in addition to the reserve, must be free before the log accepts events again.
+	// minFreeToOpen is how many must be free before the server's store is opened.
 	minFreeToAppend = 4 << 20
 	minFreeToOpen   = 1 << 20
 	// reserveBytes is the size of the reserve. The server needs 8 MiB of it to compact the largest file of a stream
-	// (nats-server 2.15); the rest is minFreeToAppend.
+	// (nats-server 2.15). The rest is minFreeToAppend.
 	reserveBytes = 12 << 20
 	reserveName  = "reserve"
 	// minMaxBytes is the smallest limit that fitDisk chooses.
 	minMaxBytes = 1 << 20
 )
 
-// DiskError reports that the file system of a log has too little space for the size of the log.
+// DiskError says that the file system of a log has too little space for the log's size limit.
 type DiskError struct {
-	Need int64 // bytes for the log, its index and its reserve
-	Have int64 // bytes that are free or belong to the log already
+	Need int64 // bytes needed for the log, its index and its reserve
+	Have int64 // bytes that are free or already belong to the log
 }
 
 func (e *DiskError) Error() string {
 	return fmt.Sprintf("the log needs %d MiB on its file system, which has %d MiB for it", e.Need>>20, e.Have>>20)
 }
 
-// fitDisk returns the size limit of a log in dir, in bytes. A given maxBytes is returned as it is, or a *DiskError if
-// the file system is too small for it. If maxBytes is 0, fitDisk chooses defaultBytes or, with a warning, the space
-// available if that is less. It chooses at least what the log has stored in streams, because a stream drops messages
-// that exceed its limit; if the disk has space for defaultBytes, only event.DefaultMaxBytes of what is stored count.
+// fitDisk returns the size limit, in bytes, of a log in dir. If maxBytes is not 0, fitDisk returns maxBytes, or a
+// *DiskError if the file system is too small for it. If maxBytes is 0, fitDisk chooses defaultBytes, or the available
+// space if that is less, and then logs a warning. A stream drops messages that exceed its limit, so the result is at
+// least what the streams already store. But if the disk has space for defaultBytes, this counts only up to
+// event.DefaultMaxBytes.
 func fitDisk(dir string, maxBytes, defaultBytes int64, streams []string, logger *slog.Logger) (int64, error) {
 	free, err := freeBytes(dir)
 	if err != nil {
 		return 0, err
 	}
 	available := free + bytesIn(dir)
-	largest := (available - reserveBytes) / 5 * 4 // the rest is for the index of the log, up to a quarter of its size
+	largest := (available - reserveBytes) / 5 * 4 // the rest is for the log's index, which may use a quarter of the log's size
 	switch {
 	case maxBytes > largest:
 		return 0, &DiskError{Need: maxBytes/4*5 + reserveBytes, Have: available}
@@ -68,7 +69,7 @@ func fitDisk(dir string, maxBytes, defaultBytes int64, streams []string, logger 
 	return max(defaultBytes, min(stored, event.DefaultMaxBytes)), nil
 }
 
-// bytesIn returns the bytes of all files below dir. Files that cannot be read count as empty.
+// bytesIn returns the total size of all files below dir. Files that cannot be read count as empty.
 func bytesIn(dir string) (n int64) {
 	_ = filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
@@ -82,13 +83,13 @@ func bytesIn(dir string) (n int64) {
 	return n
 }
 
-// reserve is a file in dir that occupies disk space, to be removed when the log needs space for deleting.
+// reserve is a file in dir that occupies disk space. It is removed when the log needs space to delete runs.
 type reserve struct{ dir string }
 
 func (r reserve) path() string { return filepath.Join(r.dir, reserveName) }
 
-// prepare makes sure that the reserve exists, before the store is opened. It reports false if the disk has too little
-// space. There is then no reserve, so that the store can be opened and runs deleted.
+// prepare makes sure that the reserve exists, before the store is opened. It returns false if the disk has too little
+// space. It then removes the reserve, so that the store can be opened and runs can be deleted.
 func (r reserve) prepare() bool {
 	if info, err := os.Stat(r.path()); err == nil && info.Size() == reserveBytes && r.hasFree(minFreeToAppend) {
 		return true
@@ -113,10 +114,10 @@ func (r reserve) make() error {
 	return nil
 }
 
-// release removes the reserve. It reports whether there was one.
+// release removes the reserve. It returns false if no reserve was removed.
 func (r reserve) release() bool { return os.Remove(r.path()) == nil }
 
-// hasFree reports whether that many bytes are free on the disk. It reports false if the free space cannot be read.
+// hasFree reports whether at least bytes bytes are free on the disk. It returns false if the free space cannot be read.
 func (r reserve) hasFree(bytes int64) bool {
 	free, err := freeBytes(r.dir)
 	return err == nil && free >= bytes

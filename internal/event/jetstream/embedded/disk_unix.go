@@ -12,14 +12,14 @@ import (
 // fileLock is a locked file. The kernel releases the lock when the process ends, even by kill -9.
 type fileLock struct{ *os.File }
 
-// Close releases the lock and closes the file. To close the file is not enough: a child process that is being started
-// has a copy of the descriptor until its program runs, and the lock with it.
+// Close releases the lock and closes the file. Closing the file is not enough: while a child process is being started,
+// it has a copy of the descriptor and thus of the lock, until it executes its program.
 func (l *fileLock) Close() error {
 	return errors.Join(syscall.Flock(int(l.Fd()), syscall.LOCK_UN), l.File.Close())
 }
 
-// lockFile locks a file, which it makes if it is missing. It does not wait: if another process has the lock, it returns
-// an error.
+// lockFile locks a file, and creates it if necessary. It does not wait: it returns an error if another process holds
+// the lock.
 func lockFile(path string) (*fileLock, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package embedded runs a NATS server inside this process, for an event log on the disk of this process. It does
-// not listen on a port.
+// Package embedded runs a NATS server inside this process, for an event log on this process's disk. The server does not
+// listen on a port.
 //
 //	s, err := embedded.Start(embedded.Options{Dir: "/var/lib/answerd", Default: 1 << 30, Logger: logger})
 //	if err != nil {
@@ -8,9 +8,9 @@
 //	defer s.Close()
 //	c, err := nats.Connect("", nats.InProcessServer(s))
 //
-// Deleting needs disk space too: the server records each deletion, and compacts a file by writing it again. So Start
-// writes a reserve file, unless the disk is full. When a write has failed, the caller removes the reserve
-// (ReleaseReserve), deletes messages with the space that this frees, and writes the reserve again (MakeReserve).
+// Deleting also needs disk space: the server records each deletion, and compacts a file by rewriting it. So Start
+// writes a reserve file, unless the disk is full. When a write fails, the caller removes the reserve (ReleaseReserve),
+// uses the freed space to delete messages, and writes the reserve again (MakeReserve).
 package embedded
 
 import (
@@ -28,31 +28,31 @@ import (
 )
 
 const (
-	// startTimeout bounds how long a server may take to read its files.
+	// startTimeout is how long a server may take to read its files.
 	startTimeout = time.Minute
-	// MaxPayload bounds a message of the server, in bytes.
+	// MaxPayload is the largest size of a message, in bytes.
 	MaxPayload = 1 << 20
-	// maxStore limits all streams of the server together, in bytes. It far exceeds the sum of their own limits, so that
-	// the server never refuses a stream whose limit is raised before another one's is lowered.
+	// maxStore limits the total size of all streams of the server, in bytes. It far exceeds the sum of their limits, so
+	// that the server never refuses to raise the limit of one stream before the limit of another is lowered.
 	maxStore = 1 << 50
-	// compactInterval makes the server compact its files every second while the disk is full.
-	// The server's default of two minutes would delay the recovery.
+	// compactInterval makes the server compact its files every second while the disk is full. The server's default of
+	// two minutes would delay the recovery.
 	compactInterval = time.Second
 )
 
 // Options configures Start. Dir and Logger are required.
 type Options struct {
-	Dir      string   // the directory of the server's files; Start makes it if it is missing
-	MaxBytes int64    // the limit of the log, in bytes; 0 means Default, or the space on the disk if that is less
+	Dir      string   // the directory for the server's files; Start creates it if necessary
+	MaxBytes int64    // the log's size limit, in bytes; 0 means Default, or the space on the disk if that is less
 	Default  int64    // used if MaxBytes is 0
-	Streams  []string // the streams whose stored messages must fit the limit that Start chooses if MaxBytes is 0
+	Streams  []string // streams whose stored messages must fit the limit that Start chooses if MaxBytes is 0
 	Logger   *slog.Logger
 }
 
 // Server is a NATS server in this process.
 type Server struct {
-	MaxBytes int64 // the limit of the log, from Options or chosen by Start
-	DiskFull bool  // the disk was full when Start was called: there is no reserve
+	MaxBytes int64 // the log's size limit, from Options or chosen by Start
+	DiskFull bool  // the disk was full when Start was called, so the reserve does not exist
 
 	server  *server.Server
 	options *server.Options
@@ -60,9 +60,9 @@ type Server struct {
 	lock    *fileLock // held until Close
 }
 
-// Start starts a server and waits until it accepts connections, up to startTimeout. It returns a *DiskError if the disk
-// is too small for Options.MaxBytes, and an error if another process uses Dir: two servers would destroy each other's
-// files.
+// Start starts a server and waits up to startTimeout until it accepts connections. It returns a *DiskError if the disk
+// is too small for Options.MaxBytes. It returns an error if another process uses Dir, because two servers would destroy
+// each other's files.
 func Start(opts Options) (*Server, error) {
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the event log's directory: %w", err)
@@ -75,8 +75,8 @@ func Start(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	// Without these options the server would handle signals, write logs, listen, and use
-	// three quarters of the machine's memory.
+	// Without these options, the server would handle signals, write its own log, listen on a port, and use three
+	// quarters of the machine's memory.
 	s := &Server{reserve: reserve{opts.Dir}, lock: lock, MaxBytes: maxBytes, options: &server.Options{
 		ServerName: "answerd", DontListen: true, NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: opts.Dir, JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: maxStore,
@@ -101,30 +101,30 @@ func Start(opts Options) (*Server, error) {
 // InProcessConn implements nats.InProcessConnProvider.
 func (s *Server) InProcessConn() (net.Conn, error) { return s.server.InProcessConn() }
 
-// Close shuts the server down and returns when everything is on disk.
+// Close shuts the server down, and returns when everything is on disk.
 func (s *Server) Close() error {
 	s.server.Shutdown()
 	s.server.WaitForShutdown()
 	return s.lock.Close()
 }
 
-// MakeReserve writes the reserve. It returns an error, and leaves no reserve, if the disk would then have too little
-// space for the log to accept events again.
+// MakeReserve writes the reserve. If the disk would then have too little space for the log to accept events again, it
+// returns an error and leaves no reserve.
 func (s *Server) MakeReserve() error { return s.reserve.make() }
 
-// ReleaseReserve removes the reserve. It reports whether there was one.
+// ReleaseReserve removes the reserve. It returns false if no reserve was removed.
 func (s *Server) ReleaseReserve() bool { return s.reserve.release() }
 
-// CanOpen reports whether the disk has space for Reopen.
+// CanOpen reports whether the disk has enough space for Reopen.
 func (s *Server) CanOpen() bool { return s.reserve.hasFree(minFreeToOpen) }
 
-// healthTries bounds how often Health asks the server.
+// healthTries is how often Health asks the server.
 const healthTries = 10
 
-// Health asks the server for its health and returns the first error that the server reports, or nil. The server first
-// checks for one millisecond whether it accepts connections (nats-server 2.15, Server.Healthz). That check fails if the
-// server does not get the processor in that millisecond, so Health asks again, up to healthTries times. An error of a
-// stream is returned at once.
+// Health checks the server's health. It returns the first error that the server reports, or nil. As part of that check,
+// the server tests for one millisecond whether it accepts connections (nats-server 2.15, Server.Healthz). This test
+// fails if the server does not get CPU time in that millisecond, so Health repeats the check up to healthTries times.
+// It returns an error of a stream at once.
 func (s *Server) Health() (err error) {
 	for range healthTries {
 		health := s.server.Healthz(&server.HealthzOptions{Details: true})
@@ -139,9 +139,9 @@ func (s *Server) Health() (err error) {
 	return err
 }
 
-// Reopen closes the server's store and opens it again. After a failed write, the server accepts no write until then. If
-// compactOften is set, the server compacts its files every compactInterval from then on, otherwise at its default.
-// Client connections to the server stay open.
+// Reopen closes the server's store and opens it again. After a failed write, the server accepts no writes until the
+// store was reopened. If compactOften is true, the server then compacts its files every compactInterval, and otherwise
+// at its default interval. Client connections to the server stay open.
 func (s *Server) Reopen(compactOften bool) error {
 	syncInterval := time.Duration(0) // the server's default
 	if compactOften {
@@ -161,7 +161,7 @@ func (s *Server) Reopen(compactOften bool) error {
 	return nil
 }
 
-// serverLog implements server.Logger. It forwards warnings and errors to the logger, and drops the rest.
+// serverLog implements server.Logger. It forwards warnings and errors to logger and drops the rest.
 type serverLog struct{ logger *slog.Logger }
 
 func (s serverLog) Errorf(format string, v ...any) {

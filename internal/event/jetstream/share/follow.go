@@ -13,30 +13,30 @@ import (
 )
 
 const (
-	// batch bounds the messages of one pull request.
+	// batch is the largest number of messages that one pull request asks for.
 	batch = 512
-	// pullTimeout bounds the time until the server has answered a pull request.
+	// pullTimeout is how long the server may take to answer a pull request.
 	pullTimeout = 5 * time.Second
-	// inactiveThreshold is the time without a pull request after which the server removes the consumer.
+	// inactiveThreshold is how long the server keeps a consumer without pull requests.
 	inactiveThreshold = time.Minute
 	// rebuildInterval is the shortest time between two calls of Follow that read the whole stream.
 	rebuildInterval = time.Minute
 	// messageOverhead is how many bytes the server counts for a message in addition to its subject, headers and
-	// payload, and headerOverhead how many for the headers in addition to their lines (nats-server 2.15).
+	// payload. headerOverhead is how many it counts for the headers in addition to their lines (nats-server 2.15).
 	messageOverhead = 34
 	headerOverhead  = 12
 )
 
-// errGap means that a message of the consumer did not arrive, or that the server has made the consumer anew: the
-// sequence numbers of the consumer have a gap.
+// errGap says that the consumer's sequence numbers have a gap, because a message did not arrive or the server has
+// created the consumer again.
 var errGap = errors.New("a message of the consumer is missing")
 
-// Follow reads what the log has stored since the last call, and adds it to the Table. used is how many bytes the stream
-// has now. A Table does not learn of deletions by other processes. So if it counts more than 9/8 of used, or has the
-// sizes of maxRuns runs, Follow reads the whole stream again, at most once per rebuildInterval.
+// Follow reads what the log has stored since the last call, and adds it to the Table. used is the stream's current size
+// in bytes. A Table does not notice deletions by other processes. So if it counts more than 9/8 of used, or has the
+// sizes of maxRuns runs, Follow reads the whole stream again, but at most once per rebuildInterval.
 //
-// If Follow fails, the next call continues where this one stopped. As long as there is only one owner, Follow does not
-// read the sizes of runs: a single owner cannot be above their share.
+// If Follow fails, the next call continues where this one stopped. While only one owner has runs, Follow does not read
+// the sizes of runs, because a single owner cannot be above their share.
 func (t *Table) Follow(ctx context.Context, used int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,13 +61,13 @@ func (t *Table) Follow(ctx context.Context, used int64) error {
 		}
 	}
 	t.complete = true
-	// Read the index again, for the owners of runs that were created while the messages were read.
+	// Read the index again, for the owners of runs that were created while the messages were being read.
 	return t.readOwnersLocked(ctx)
 }
 
 // readOwnersLocked reads the entries that were added to the index since the last call. It accepts an eighth more runs
-// than maxRuns, because the index may have runs without messages, and names runs that begin at the same time in another
-// order than the stream.
+// than maxRuns, because the index may have runs without messages, and because the index and the stream may have runs
+// that start at the same time in different orders. The caller holds t.mu.
 func (t *Table) readOwnersLocked(ctx context.Context) error {
 	for more := true; more && len(t.runs) < maxRuns+maxRuns/8; {
 		entries, further, err := t.source.Entries(ctx, t.nextEntry)
@@ -83,8 +83,8 @@ func (t *Table) readOwnersLocked(ctx context.Context) error {
 	return nil
 }
 
-// Reset empties the Table and removes its consumer, to save memory while the log has so much space that no run is
-// evicted. The next Follow reads the whole stream.
+// Reset empties the Table and removes its consumer, to save memory while the log has enough space and evicts no runs.
+// The next call of Follow reads the whole stream.
 func (t *Table) Reset(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,8 +95,8 @@ func (t *Table) Reset(ctx context.Context) {
 	t.resetLocked()
 }
 
-// closeLocked removes the consumer, if there is one. If the request fails, the server removes it after
-// inactiveThreshold.
+// closeLocked removes the consumer, if one exists. If the request fails, the server removes the consumer after
+// inactiveThreshold. The caller holds t.mu.
 func (t *Table) closeLocked(ctx context.Context) {
 	if t.consumer != "" {
 		ctx, cancel := context.WithTimeout(ctx, pullTimeout)
@@ -106,8 +106,8 @@ func (t *Table) closeLocked(ctx context.Context) {
 	}
 }
 
-// openLocked makes a consumer that delivers messages without their payloads, from t.next on. The consumer is in the
-// server's memory, so it can be made although the disk or the account is full.
+// openLocked creates a consumer that delivers messages without their payloads, starting at t.next. The server keeps the
+// consumer in memory, so it can be created even if the disk or the account is full. The caller holds t.mu.
 func (t *Table) openLocked(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
@@ -122,8 +122,8 @@ func (t *Table) openLocked(ctx context.Context) error {
 	return err
 }
 
-// pullLocked counts the next messages of the stream, up to batch. more reports that the stream may have further
-// messages. After an error, the messages that were counted stay counted.
+// pullLocked counts the stream's next messages, at most batch of them. more is true if the stream may have more
+// messages. After an error, the messages counted so far stay counted. The caller holds t.mu.
 func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 	if t.consumer == "" {
 		if err := t.openLocked(ctx); err != nil {
@@ -156,7 +156,7 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 		}
 		switch status := msg.Header.Get("Status"); status {
 		case "":
-		case "404", "408": // the stream has no message, or no further one, for this request
+		case "404", "408": // no message, or no further one, is available for this request
 			return false, nil
 		default:
 			return false, fmt.Errorf("status %s", status)
@@ -169,22 +169,24 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 		if metadata.Sequence.Consumer != t.received {
 			return false, errGap
 		}
-		// Even if no message is pending after this one, the loop waits for the status: until the server sends it,
-		// messages that are stored now can still arrive.
+		// Continue even if no message is pending after this one, until the server sends the status. Until then,
+		// messages that are being stored can still arrive.
 		t.countLocked(msg, metadata.Sequence.Stream)
 	}
 	return true, nil
 }
 
-// countLocked adds the size of the message at pos to its run, and moves t.next after pos.
+// countLocked adds the size of the message at pos to its run, and sets t.next to the position after pos. The caller
+// holds t.mu.
 func (t *Table) countLocked(msg *nats.Msg, pos uint64) {
 	t.next = pos + 1
 	id, isEvent := t.source.Run(msg.Subject)
 	t.addLocked(id, isEvent, pos, storedSize(msg))
 }
 
-// storedSize returns how many bytes the stream counts for a message that was delivered without its payload. In such a
-// delivery the header nats.MsgSize has the length of the payload; storedSize removes it, because it is not stored.
+// storedSize returns how many bytes the stream counts for a message that was delivered without its payload. Such a
+// message has the payload's length in the header nats.MsgSize. storedSize removes that header, because it is not
+// stored.
 func storedSize(msg *nats.Msg) int64 {
 	payload, _ := strconv.ParseInt(msg.Header.Get(nats.MsgSize), 10, 64) // the server writes a valid number
 	msg.Header.Del(nats.MsgSize)

@@ -1,5 +1,5 @@
-// Package share computes how many bytes of a log on JetStream the runs of each owner use, and deletes runs when the log
-// is full: those of the owners above an equal share.
+// Package share computes how many bytes each owner's runs use in a log on JetStream. When the log is full, it deletes
+// runs of the owners who use more than an equal share.
 //
 //	table := share.New(share.Source{Conn: conn, JetStream: stream, Stream: "RUNS", Run: runOf, Entries: readEntries})
 //	if err := table.Follow(ctx, used); err != nil {
@@ -7,11 +7,11 @@
 //	}
 //	outcome, err := table.Evict(ctx, share.Eviction{Limit: limit, Ended: endOf, Delete: deleteRun, Enough: hasSpace})
 //
-// A Table reads the sizes of messages from the stream, without their payloads, and each message once:
-// Follow continues where the call before stopped. A new Table reads the whole stream. So all processes that share a log
-// compute the same sizes.
+// A Table reads the sizes of messages from the stream, without the payloads, and reads each message only once: Follow
+// continues where the last call stopped. A new Table reads the whole stream. So all processes that share a log compute
+// the same sizes.
 //
-// The methods may be called concurrently; they are executed one at a time.
+// The methods may be called concurrently. They are executed one at a time.
 package share
 
 import (
@@ -29,69 +29,70 @@ import (
 	"answerd/internal/event"
 )
 
-// Source configures what a Table reads. All fields are required.
+// Source says what a Table reads. All fields are required.
 type Source struct {
 	Conn      *nats.Conn   // receives the messages of the consumer
-	JetStream js.JetStream // makes and removes the consumer
-	Stream    string       // the name of the stream with the messages of runs
-	// Run returns the id of the run to which a message with the subject belongs, and whether the message is an event.
+	JetStream js.JetStream // creates and removes the consumer
+	Stream    string       // the name of the stream that has the messages of runs
+	// Run returns the run's id in the subject of a message, and whether the message is an event.
 	Run func(subject string) (id string, isEvent bool)
-	// Entries returns the first entries of the index at pos from or later, in order, and whether there are more.
+	// Entries returns index entries at position from or later, in order, and whether the index has more.
 	Entries func(ctx context.Context, from uint64) (entries []Entry, more bool, err error)
 }
 
-// Entry is the entry of a run in the index.
+// Entry is a run's entry in the index.
 type Entry struct {
 	Pos   uint64
-	ID    string // of the run
-	Owner string // a token that stands for the owner
+	ID    string // the run's id
+	Owner string // a token that represents the owner
 }
 
-// maxRuns bounds the runs whose sizes a Table has, at about 200 bytes each. In a log with more runs, these are the
-// oldest ones, which an eviction would delete first.
+// maxRuns is the largest number of runs whose sizes a Table keeps, at about 200 bytes each. If a log has more runs, the
+// Table keeps the oldest, which an eviction would delete first.
 const maxRuns = 1 << 16
 
-// Table has the sizes of runs. Its zero value cannot be used; New returns one.
+// Table holds the sizes of runs. Use New to create one.
 type Table struct {
 	source Source
 
 	mu        sync.Mutex        // held by every method; guards the fields below
 	runs      map[string]*run   // by id
-	sized     int               // how many of runs have messages
+	sized     int               // number of runs that have messages
 	owners    map[string]*owner // by token; only those with runs
 	total     int64             // bytes of all runs
 	built     time.Time         // when Follow began to read the stream from its start; zero if the Table is empty
 	complete  bool              // since built, Follow has read the stream to its end or up to maxRuns
-	consumer  string            // the name of the consumer, "" if there is none
-	received  uint64            // how many messages the consumer has delivered
-	next      uint64            // the pos in the stream of runs from which Follow continues
-	nextEntry uint64            // the pos in the index from which Follow continues
+	consumer  string            // the consumer's name; "" if none exists
+	received  uint64            // number of messages that the consumer has delivered
+	next      uint64            // position in the stream of runs at which Follow continues
+	nextEntry uint64            // position in the index at which Follow continues
 }
 
-// run has what a Table knows of a run.
+// run is what a Table knows about a run.
 type run struct {
 	id    string
 	owner *owner // nil until Follow has read the run's entry in the index
-	bytes int64  // of all its messages
-	last  uint64 // the pos of its last event, 0 before one was read; it orders runs by their end
-	open  bool   // Evict has found that the event at last is not the run's end
+	bytes int64  // total size of its messages
+	last  uint64 // position of its last event, which orders runs by their end; 0 before an event was read
+	open  bool   // Evict found that the event at last does not end the run
 }
 
-// owner has the sums over the runs of an owner.
+// owner has totals over an owner's runs.
 type owner struct {
 	token string // Entry.Owner
-	runs  int    // how many runs
-	bytes int64  // of all messages of these runs
+	runs  int    // number of runs
+	bytes int64  // total size of the messages of these runs
 }
 
-// New returns a Table that knows no run yet.
+// New returns a Table without runs.
 func New(source Source) *Table {
 	t := &Table{source: source}
 	t.resetLocked()
 	return t
 }
 
-// resetLocked empties the Table, so that the next Follow reads the stream from its start.
+// resetLocked empties the Table, so that the next call of Follow reads the stream from its start. The caller holds
+// t.mu.
 func (t *Table) resetLocked() {
 	t.runs = make(map[string]*run)
 	t.sized = 0
@@ -104,8 +105,8 @@ func (t *Table) resetLocked() {
 	t.nextEntry = 1
 }
 
-// addLocked adds a message to the size of its run, of the run's owner and of the Table. A new event makes the run a
-// candidate of Evict again.
+// addLocked adds a message to the sizes of its run, of the run's owner and of the Table. If the message is an event,
+// Evict considers the run again. The caller holds t.mu.
 func (t *Table) addLocked(id string, isEvent bool, pos uint64, bytes int64) {
 	r := t.runLocked(id)
 	if r.bytes == 0 {
@@ -122,7 +123,8 @@ func (t *Table) addLocked(id string, isEvent bool, pos uint64, bytes int64) {
 	}
 }
 
-// setOwnerLocked sets the owner of a run, unless the run has one, and adds the run to the owner's sums.
+// setOwnerLocked sets a run's owner and adds the run to the owner's totals. It does nothing if the run has an owner.
+// The caller holds t.mu.
 func (t *Table) setOwnerLocked(id, token string) {
 	r := t.runLocked(id)
 	if r.owner != nil {
@@ -130,14 +132,14 @@ func (t *Table) setOwnerLocked(id, token string) {
 	}
 	r.owner = t.owners[token]
 	if r.owner == nil {
-		r.owner = &owner{token: strings.Clone(token)} // a clone, because token may keep a longer string in memory
+		r.owner = &owner{token: strings.Clone(token)} // cloned, because token may be part of a longer string
 		t.owners[r.owner.token] = r.owner
 	}
 	r.owner.runs++
 	r.owner.bytes += r.bytes
 }
 
-// runLocked returns the run with an id, which it adds to the Table if it is missing.
+// runLocked returns the run with the given id, and adds it to the Table if it is missing. The caller holds t.mu.
 func (t *Table) runLocked(id string) *run {
 	r := t.runs[id]
 	if r == nil {
@@ -147,7 +149,7 @@ func (t *Table) runLocked(id string) *run {
 	return r
 }
 
-// forgetLocked removes a run that the log does not have any more. The run must have an owner.
+// forgetLocked removes a run that the log no longer has. The run must have an owner. The caller holds t.mu.
 func (t *Table) forgetLocked(r *run) {
 	delete(t.runs, r.id)
 	if r.bytes > 0 {
@@ -162,8 +164,8 @@ func (t *Table) forgetLocked(r *run) {
 	}
 }
 
-// Forget removes a run that this process has deleted in another way than by Evict. A run without a known owner stays in
-// the Table.
+// Forget removes a run that this process has deleted other than through Evict. It does nothing if the run's owner is
+// not known yet.
 func (t *Table) Forget(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,43 +176,43 @@ func (t *Table) Forget(id string) {
 
 // Eviction says which runs to delete, and how.
 type Eviction struct {
-	// Limit is the space of all owners together, in bytes. Each owner with runs has an equal share of it. If Limit is
-	// 0, Evict counts runs instead of bytes, and the owners share the number of runs.
+	// Limit is the space for all owners together, in bytes. Each owner with runs has an equal share of it. If Limit is
+	// 0, Evict counts runs instead of bytes, and each owner's share is an equal part of the number of runs.
 	Limit int64
-	// EndedBefore is a time: Evict deletes only runs that ended before it.
+	// EndedBefore excludes runs that ended at that time or later.
 	EndedBefore time.Time
-	// Ended returns when a run ended, or the zero time if it has not ended, and the pos of its last event. It returns
-	// event.ErrGone if the log does not have the run.
+	// Ended returns when a run ended, or the zero time if it has not ended, and the position of its last event. It
+	// returns event.ErrGone if the log does not have the run.
 	Ended func(ctx context.Context, id, owner string) (ended time.Time, last uint64, err error)
 	// Delete deletes a run.
 	Delete func(ctx context.Context, id, owner string) error
-	// Enough reports whether the log has enough space. It is called after each deletion.
+	// Enough reports whether the log has enough space. Evict calls it after each deletion.
 	Enough func(ctx context.Context) (bool, error)
 }
 
-// Outcome says how a call of Evict ended, which may have deleted some runs in any case.
+// Outcome says how a call of Evict ended. With any outcome, Evict may have deleted runs.
 type Outcome int
 
 const (
 	// Nothing: the log has too little space, and no owner above their share has another run that has ended.
 	Nothing Outcome = iota
-	// Waiting: the log has too little space. An owner above their share has runs that ended after EndedBefore, which a
-	// later call can delete. That owner is not the only one.
+	// Waiting: the log has too little space, but an owner above their share has runs that ended after EndedBefore,
+	// which a later call can delete. That owner is not the only one.
 	Waiting
 	// Enough: the log has enough space.
 	Enough
 )
 
-// Evict deletes runs until the log has enough space, or until no run is left that it may delete. It repeatedly chooses
-// the owner who is most above their share, and deletes that owner's run that ended first. Other processes may call
-// Evict at the same time. They choose the same runs, and each asks for the space after each deletion, so together they
-// delete only a few runs too many. The outcome is meaningless if Evict returns an error.
+// Evict deletes runs until the log has enough space, or until no run is left that it may delete. It repeatedly picks
+// the owner who is furthest above their share, and deletes that owner's run that ended first. Other processes may call
+// Evict at the same time. They pick the same runs, and each checks the space after each deletion, so together they
+// delete only a few runs too many. If Evict returns an error, ignore the outcome.
 func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	outcome := Nothing
-	// The runs of an owner that may be deleted, in order. An owner's queue is made when the owner is first chosen; an
-	// owner with an empty queue is not chosen again.
+	// queues has, per owner, the runs that may be deleted, in order. An owner's queue is made when the owner is first
+	// picked. An owner with an empty queue is not picked again.
 	queues := make(map[*owner][]*run)
 	for {
 		largest := t.largestLocked(eviction.Limit, queues)
@@ -232,7 +234,7 @@ func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 			continue
 		case err != nil:
 			return outcome, err
-		case last != oldest.last: // the run has a newer event than the Table: skip it until Follow has read that event
+		case last != oldest.last: // the run has a newer event than the Table knows: skip it until Follow has read that event
 			continue
 		case ended.IsZero():
 			oldest.open = true
@@ -254,8 +256,8 @@ func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 	}
 }
 
-// largestLocked returns the owner who is most above their share, or nil if there is none. It leaves out the owners with
-// an empty queue in queues. limit is Eviction.Limit.
+// largestLocked returns the owner who is furthest above their share, or nil if no owner is above it. It skips owners
+// that have an empty queue in queues. limit is Eviction.Limit. The caller holds t.mu.
 func (t *Table) largestLocked(limit int64, queues map[*owner][]*run) (largest *owner) {
 	size := func(o *owner) int64 { return o.bytes }
 	if limit == 0 {
@@ -274,8 +276,8 @@ func (t *Table) largestLocked(limit int64, queues map[*owner][]*run) (largest *o
 	return largest
 }
 
-// queueLocked returns the runs of an owner that may have ended, in the order of their last events. Runs without an
-// event, and runs of which Evict has found that they continue, are left out.
+// queueLocked returns an owner's runs that may have ended, ordered by their last events. It leaves out runs without an
+// event, and runs that Evict found to be still open. The caller holds t.mu.
 func (t *Table) queueLocked(o *owner) (queue []*run) {
 	for _, r := range t.runs {
 		if r.owner == o && r.last > 0 && !r.open {

@@ -7,15 +7,15 @@ import (
 	"answerd/internal/event/threadindex"
 )
 
-// pollInterval separates two reads of the heads that other processes wrote.
+// pollInterval is the time between two reads of the heads that other processes have written.
 const pollInterval = 500 * time.Millisecond
 
-// maxPause is the time without a successful poll after which Follow reads all heads again. In a longer pause the server
-// may remove a tombstone that this process has not read, and the index would keep the deleted thread.
+// maxPause is the longest time without a successful poll. After a longer pause, Follow reads all heads again, because
+// the server may have removed a tombstone that this process has not read, and the index would keep the deleted thread.
 const maxPause = tombstoneTTL / 2
 
-// Load empties the index and reads all heads into it. Until Load has succeeded, ListThreads uses the index as it was
-// before (s.beforeLoad): a server that does not answer must not make threads disappear from the list.
+// Load empties the index and reads all heads into it. Until Load has succeeded, ListThreads uses the previous index
+// (s.beforeLoad), so that threads do not disappear from the list while the server does not answer.
 func (s *Store) Load(ctx context.Context) error {
 	s.mu.Lock()
 	if s.beforeLoad == nil { // otherwise an earlier Load has failed, and beforeLoad has the last complete index
@@ -38,8 +38,8 @@ func (s *Store) Load(ctx context.Context) error {
 	return nil
 }
 
-// Follow blocks until ctx ends. It adds the changes by other processes to the index every pollInterval. It calls Expire
-// every tenth of the retention (between 1 s and 1 min), and when countAdded finds little space.
+// Follow adds changes by other processes to the index every pollInterval. It calls Expire every tenth of the retention
+// (between 1 s and 1 min), and when countAdded finds little space. It blocks until ctx ends.
 func (s *Store) Follow(ctx context.Context) {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -62,7 +62,7 @@ func (s *Store) Follow(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if s.server.DiskFull() { // the log calls Expire itself while it recovers
+		if s.server.DiskFull() { // while the log recovers, it calls Expire itself
 			continue
 		}
 		if err := s.Expire(ctx); err != nil && ctx.Err() == nil {

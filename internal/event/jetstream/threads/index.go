@@ -11,7 +11,7 @@ import (
 	"answerd/internal/event/threadindex"
 )
 
-// ListThreads implements event.Threads.
+// ListThreads implements event.Threads. It lists the threads in the index, without asking the server.
 func (s *Store) ListThreads(_ context.Context, filter event.ThreadFilter) (event.ThreadPage, error) {
 	now := s.server.Now()
 	s.mu.Lock()
@@ -23,7 +23,7 @@ func (s *Store) ListThreads(_ context.Context, filter event.ThreadFilter) (event
 	return index.Page(filter, func(t event.Thread) bool { return !t.Expired(now, s.retention) })
 }
 
-// poll applies the heads after s.knownPos to the index. A message that cannot be decoded is logged and skipped.
+// poll reads the heads after s.knownPos into the index. It logs and skips messages that cannot be decoded.
 func (s *Store) poll(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -50,16 +50,16 @@ func (s *Store) poll(ctx context.Context) error {
 	}
 }
 
-// applyMessage decodes the head in a message of the stream of heads, updates the index with it, unless the index has a
-// newer one, and returns it. A tombstone removes its thread from the index, and its turns are removed by the next
-// Expire.
+// applyMessage decodes and returns the head in a message of the stream of heads. It also updates the index with the
+// head, unless the index has a newer one. A tombstone removes its thread from the index, and the next Expire removes
+// the thread's turns.
 func (s *Store) applyMessage(message Message) (head, error) {
 	var h head
 	if err := json.Unmarshal(message.Data, &h); err != nil {
 		return h, fmt.Errorf("decode a thread: %w", err)
 	}
 	h.pos = message.Pos
-	if h.Order == 0 { // this head is the last update
+	if h.Order == 0 { // this head is itself the last update
 		h.Order = h.pos
 	}
 	key := strings.TrimPrefix(message.Subject, headPrefix)
@@ -79,16 +79,16 @@ func (s *Store) applyMessage(message Message) (head, error) {
 	return h, nil
 }
 
-// addOwnHead adds a head that this process has written to the index, and marks its message as known (markWritten).
-// While no other process writes, poll then has nothing to read.
+// addOwnHead adds a head that this process has written to the index, and marks its message as known (markWritten). So
+// poll has nothing to read while no other process writes.
 func (s *Store) addOwnHead(h head) {
 	s.addToIndex(h)
 	s.markWritten(h.pos)
 }
 
 // markWritten records that this process has written the message at pos in the stream of heads, so that poll need not
-// read it. knownPos moves over messages of this process only as far as they follow it without a gap: a message of
-// another process in a gap is still to be read.
+// read it. It advances knownPos only over consecutive messages of this process. A gap may contain a message from
+// another process, which poll must still read.
 func (s *Store) markWritten(pos uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *Store) markWritten(pos uint64) {
 	}
 }
 
-// addToIndex adds a head to the index, unless the index has the same or a newer head of the thread.
+// addToIndex adds a head to the index, unless the index has the same or a newer head of that thread.
 func (s *Store) addToIndex(h head) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,15 +109,15 @@ func (s *Store) addToIndex(h head) {
 	if s.heads[key].pos >= h.pos {
 		return
 	}
-	if h.Order == 0 { // this head is the last update
+	if h.Order == 0 { // this head is itself the last update
 		h.Order = h.pos
 	}
 	s.heads[key] = h
 	s.index.Put(threadindex.Entry{Thread: h.thread(), Order: h.Order})
 }
 
-// removeFromIndex removes a thread from the index, unless the index has a newer head of it than the one at pos. This
-// process may have created the thread again since pos, and poll would not read that head.
+// removeFromIndex removes a thread from the index, unless the index has a head that is newer than pos. This process may
+// have created the thread again after pos, and poll would not read that head.
 func (s *Store) removeFromIndex(key string, pos uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,7 +126,7 @@ func (s *Store) removeFromIndex(key string, pos uint64) {
 	}
 }
 
-// forgetLocked removes the head of a thread from the index.
+// forgetLocked removes a thread's head from the index. The caller holds s.mu.
 func (s *Store) forgetLocked(key string) {
 	if h, ok := s.heads[key]; ok {
 		s.index.Remove(h.owner(), h.ID)
@@ -134,8 +134,8 @@ func (s *Store) forgetLocked(key string) {
 	}
 }
 
-// cachedHead returns the head of a thread from the index. If the index has none, or the thread has expired, it returns
-// a zero head and false. The head may be up to pollInterval older than that of the leader.
+// cachedHead returns a thread's head from the index. known is false if the index has no head for the thread, or if the
+// thread has expired. The head may be up to pollInterval older than the leader's.
 func (s *Store) cachedHead(owner event.Owner, id string) (h head, known bool) {
 	s.mu.Lock()
 	h, ok := s.heads[keyOf(owner, id)]

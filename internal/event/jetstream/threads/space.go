@@ -8,9 +8,9 @@ import (
 	"answerd/internal/event"
 )
 
-// Expire deletes the threads whose retention has passed, removes turns that earlier deletions left, and deletes further
-// threads if space is short. It stops at the first thread that it cannot delete, and returns the error. All processes
-// call it; deleting a thread twice is harmless.
+// Expire deletes the threads whose retention has passed, removes turns that earlier deletions have left, and deletes
+// more threads if space is short. It stops at the first thread that it cannot delete, and returns the error. All
+// processes call it. Deleting a thread twice is harmless.
 func (s *Store) Expire(ctx context.Context) error {
 	now := s.server.Now()
 	var expired []head
@@ -24,7 +24,7 @@ func (s *Store) Expire(ctx context.Context) error {
 	s.tombstones = make(map[string]string)
 	s.mu.Unlock()
 	for key, incarnation := range leftTurns {
-		_ = s.removeTurns(ctx, key, incarnation) // the next call repeats it
+		_ = s.removeTurns(ctx, key, incarnation) // after an error, the next call repeats it
 	}
 	for _, h := range expired {
 		if _, err := s.deleteHead(ctx, h); err != nil {
@@ -35,13 +35,14 @@ func (s *Store) Expire(ctx context.Context) error {
 	return err
 }
 
-// messageOverhead estimates the bytes that a message needs in a stream besides its data.
+// messageOverhead estimates how many bytes a message needs in a stream besides its data.
 const messageOverhead = 128
 
-// countAdded counts bytes that the caller is about to add to a stream. From 80 % of the stream's limit on it makes
-// Follow call Expire. From 90 % on it calls makeSpace itself, and the caller waits. A full stream of turns would drop
-// its oldest turns, of whichever thread; a full stream of heads would refuse new threads. The bytes are an estimate:
-// what other processes add is counted when makeSpace asks the server.
+// countAdded counts bytes that the caller is about to add to a stream. If the stream is more than 80 % full, it makes
+// Follow call Expire. If the stream is more than 90 % full, it calls makeSpace itself, and the caller waits. A full
+// stream of turns would drop its oldest turns, no matter which thread they belong to, and a full stream of heads would
+// refuse new threads. The count is an estimate: what other processes add is included only when makeSpace asks the
+// server.
 func (s *Store) countAdded(ctx context.Context, stream string, bytes int) {
 	s.mu.Lock()
 	used := s.used[stream]
@@ -60,9 +61,9 @@ func (s *Store) countAdded(ctx context.Context, stream string, bytes int) {
 	}
 }
 
-// makeSpace deletes threads in the order of dropOrder until both streams are filled to at most 80 %, and reports
-// whether it deleted any. Threads with an active run are deleted only if evenActive is set. Calls are executed one
-// after the other, so a call that waited usually finds the space that the call before made.
+// makeSpace deletes threads in dropOrder until both streams are at most 80 % full. It reports whether it deleted any.
+// It deletes threads with an active run only if evenActive is true. Calls run one after the other, so a call that had
+// to wait usually finds the space that the previous call has made.
 func (s *Store) makeSpace(ctx context.Context, evenActive bool) (deleted bool, err error) {
 	s.makingSpace.Lock()
 	defer s.makingSpace.Unlock()
@@ -79,7 +80,7 @@ func (s *Store) makeSpace(ctx context.Context, evenActive bool) (deleted bool, e
 		if onlyActive := batch[0].Active != ""; onlyActive && !evenActive {
 			return deleted, nil
 		}
-		// Stop when the estimated sizes of the deleted threads suffice. The next round asks the server.
+		// Stop once the estimated sizes of the deleted threads suffice. The next round asks the server.
 		for _, h := range batch {
 			done, err := s.dropThread(ctx, h)
 			if err != nil {
@@ -95,8 +96,8 @@ func (s *Store) makeSpace(ctx context.Context, evenActive bool) (deleted bool, e
 	}
 }
 
-// minDropBatch is the smallest number of threads that makeSpace takes from one dropOrder; it takes a hundredth of all
-// threads if that is more. Sorting costs time for each thread, and the order changes little during a batch.
+// minDropBatch is the smallest number of threads that makeSpace takes from one call of dropOrder. It takes a hundredth
+// of all threads if that is more. Sorting the threads is expensive, and their order changes little during a batch.
 const minDropBatch = 32
 
 // count returns the number of threads in the index.
@@ -106,8 +107,9 @@ func (s *Store) count() int {
 	return len(s.heads)
 }
 
-// measureExcess asks the server how full the streams are, and stores the answer in s.used. It returns by how many bytes
-// the heads and the turns exceed 80 % of the limits of their streams; a negative number is the space up to there.
+// measureExcess asks the server how full the streams are, and stores the answer in s.used. It returns how many bytes
+// the heads and the turns are above 80 % of the limits of their streams. A negative result is the space left up to that
+// point.
 func (s *Store) measureExcess(ctx context.Context) (heads, turns int64, err error) {
 	var excess [2]int64
 	for i, stream := range []string{HeadsStream, TurnsStream} {
@@ -123,8 +125,8 @@ func (s *Store) measureExcess(ctx context.Context) (heads, turns int64, err erro
 	return excess[0], excess[1], nil
 }
 
-// dropThread deletes a thread and reports whether it did. If h is no longer the head of the thread, dropThread keeps
-// the thread and reads its head into the index, so that the next dropOrder has it.
+// dropThread deletes a thread and reports whether it did. If h is no longer the thread's head, dropThread keeps the
+// thread and reads its current head into the index, for the next dropOrder.
 func (s *Store) dropThread(ctx context.Context, h head) (dropped bool, _ error) {
 	dropped, err := s.deleteHead(ctx, h)
 	if err != nil || dropped {
@@ -168,19 +170,19 @@ func (s *Store) dropOrder(limit int) []head {
 			break
 		}
 	}
-	return slices.Clone(all[:min(limit, len(all))]) // a clone, so that the rest of all can be freed
+	return slices.Clone(all[:min(limit, len(all))]) // cloned, so that the rest of all can be freed
 }
 
-// headOverhead estimates the bytes of a head in its stream.
+// headOverhead estimates the size of a head in its stream, in bytes.
 const headOverhead = 1 << 10
 
-// size estimates the bytes of the thread in both streams.
+// size estimates the size of the thread in both streams, in bytes.
 func (h *head) size() int64 { return h.Bytes + headOverhead }
 
-// DeleteOldestThird deletes up to a third of the threads, in the order of dropOrder but none with an active run, and
-// reports whether it deleted any. A log calls it when its disk or account stays full although runs have expired.
-// runBytes is what the runs of the log use. If threads use at most a quarter of the space of runs and threads,
-// DeleteOldestThird deletes nothing.
+// DeleteOldestThird deletes up to a third of the threads, in dropOrder, but none with an active run. It reports whether
+// it deleted any. A log calls it when its disk or account stays full although runs have expired. runBytes is the size
+// of the log's runs. If threads use at most a quarter of the space of runs and threads together, DeleteOldestThird
+// deletes nothing.
 func (s *Store) DeleteOldestThird(ctx context.Context, runBytes int64) (deleted bool, err error) {
 	used := int64(0)
 	for _, stream := range []string{HeadsStream, TurnsStream} {

@@ -1,16 +1,17 @@
 // Package threads implements event.Threads on two streams of NATS JetStream.
 //
-// The stream of heads has one message for each thread: its properties. A change of a thread replaces the message, on
-// condition that it is still the message that the change was computed from (compare and set). So only one of two
-// processes that begin a turn succeeds. The stream of turns has one message for each turn, on a subject with the turn's
-// number. A turn is stored before its head counts it. If the process ends in between, the next process that ends a turn
-// finds a turn with that number and counts it first.
+// The stream of heads has one message per thread, which holds the thread's properties. A change to a thread replaces
+// this message, on the condition that it is still the one from which the change was computed (compare and set). So if
+// two processes begin a turn, only one of them succeeds. The stream of turns has one message per turn, on a subject
+// with the turn's number. A turn is stored before the head counts it. If the process dies in between, the next process
+// that ends a turn finds a turn with that number and counts it first.
 //
-// Each process has an index of all heads in memory (index.go): it lists threads without asking the server, and begins a
-// turn with one request. It adds its own changes at once and reads those of other processes twice a second.
+// Each process keeps an index of all heads in memory (index.go). With it, the process lists threads without asking the
+// server, and begins a turn with one request. It adds its own changes at once, and reads those of other processes twice
+// a second.
 //
-// Subjects contain digests of owners and ids, and a random incarnation for each thread that is created. So
-// a turn of a deleted thread cannot appear in a later thread of the same id.
+// Subjects contain digests of owners and ids, and a random incarnation for each thread. So the turns of a deleted
+// thread cannot appear in a later thread with the same id.
 package threads
 
 import (
@@ -26,7 +27,8 @@ import (
 	"answerd/internal/event"
 )
 
-// BeginTurn implements event.Threads.
+// BeginTurn implements event.Threads. It changes nothing if run is already active, and returns a *event.BusyError if
+// another run is.
 func (s *Store) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent, title string) (event.Thread, error) {
 	if !event.ValidThreadID(id) || !event.ValidID(run) {
 		return event.Thread{}, event.ErrNotFound
@@ -43,10 +45,10 @@ func (s *Store) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent
 	})
 }
 
-// FirstTurn returns a message with the head of a new thread whose active run is run; it may wait for space
-// (countAdded). The caller publishes the message to the stream of heads, on condition that its subject is empty, and
-// then calls addToIndex with the message's pos. If the server does not store the message, the caller calls BeginTurn
-// instead.
+// FirstTurn returns a message with the head of a new thread whose active run is run. It may wait for space
+// (countAdded). The caller publishes the message to the stream of heads, on the condition that its subject is empty,
+// and then calls addToIndex with the message's position. If the server does not store the message, the caller calls
+// BeginTurn instead.
 func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *nats.Msg, addToIndex func(pos uint64), err error) {
 	h := newHead(run.Owner, run.ThreadID)
 	h.beginRun(run.ID, run.Agent, title, s.server.Now())
@@ -60,7 +62,7 @@ func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *
 	}, nil
 }
 
-// RenameThread implements event.Threads.
+// RenameThread implements event.Threads. It does not count as an update, so the thread keeps its place in the list.
 func (s *Store) RenameThread(ctx context.Context, owner event.Owner, id, title string) (event.Thread, error) {
 	return s.updateHead(ctx, owner, id, func(h *head) (bool, error) {
 		if !h.exists() {
@@ -71,12 +73,12 @@ func (s *Store) RenameThread(ctx context.Context, owner event.Owner, id, title s
 	})
 }
 
-// updateHead changes the head of a thread and returns the thread after the change. edit gets a copy of the head, or a
-// new head if the thread does not exist, and reports whether it has changed the copy, which updateHead then publishes.
-// If another process has replaced the head since, updateHead calls edit again with the newest head.
+// updateHead changes a thread's head and returns the changed thread. It calls edit with a copy of the head, or with a
+// new head if the thread does not exist. edit reports whether it has changed the copy, and if so, updateHead publishes
+// the copy. If another process has replaced the head since, updateHead calls edit again with the newest head.
 //
-// The first attempt takes the head from the index, without a request. The index may be out of date, so if edit makes no
-// change or fails, updateHead repeats it with the newest head.
+// The first attempt takes the head from the index, which needs no request. The index may be out of date. So if edit
+// makes no change or returns an error, updateHead calls it once more with the newest head.
 func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, edit func(*head) (bool, error)) (event.Thread, error) {
 	before, _ := s.cachedHead(owner, id)
 	for cached := true; ; cached = false {
@@ -107,9 +109,9 @@ func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, ed
 	}
 }
 
-// replaceHead publishes after in place of the head before, sets after.pos, and adds after to the index. It reports
-// false if before is no longer the head of the thread. If the stream is full, it deletes other threads first, and
-// returns the error of the stream if there is still no space.
+// replaceHead publishes after in place of the head before, sets after.pos, and adds after to the index. It returns
+// false if before is no longer the thread's head. If the stream is full, it deletes other threads first, and returns
+// the stream's error if that frees no space.
 func (s *Store) replaceHead(ctx context.Context, before head, after *head) (replaced bool, _ error) {
 	m, err := after.toMsg()
 	if err != nil {
@@ -124,7 +126,7 @@ func (s *Store) replaceHead(ctx context.Context, before head, after *head) (repl
 			break
 		}
 		freed, spaceErr := s.makeSpace(ctx, true)
-		stillFull := !freed && tries > 0 // after the first try, another caller may have made the space
+		stillFull := !freed && tries > 0 // on the first try, another caller may have made the space
 		if spaceErr != nil || stillFull {
 			return false, err
 		}
@@ -142,9 +144,9 @@ func (s *Store) replaceHead(ctx context.Context, before head, after *head) (repl
 	return true, nil
 }
 
-// readHead returns the head of a thread from the stream's leader, and updates the index with it. If the thread does not
-// exist, was deleted or has expired, the exists method of the result reports false; its pos is still that of the last
-// message, which replaceHead expects. readHead returns event.ErrNotFound for an id that no thread can have.
+// readHead returns a thread's head from the stream's leader, and updates the index with it. If the thread does not
+// exist, was deleted or has expired, the returned head's exists method returns false, and its pos is still the position
+// of the last message, which replaceHead needs. readHead returns event.ErrNotFound if id is not a valid thread id.
 func (s *Store) readHead(ctx context.Context, owner event.Owner, id string) (head, error) {
 	if !event.ValidThreadID(id) {
 		return head{}, event.ErrNotFound
@@ -157,7 +159,7 @@ func (s *Store) readHead(ctx context.Context, owner event.Owner, id string) (hea
 	if err != nil {
 		return head{}, err
 	}
-	if m == nil { // a head that was added to the index since known was read stays
+	if m == nil { // do not remove a head that was added to the index after known was read
 		s.removeFromIndex(key, known)
 		return head{}, nil
 	}
@@ -171,7 +173,7 @@ func (s *Store) readHead(ctx context.Context, owner event.Owner, id string) (hea
 	return h, nil
 }
 
-// findThread returns the head of a thread from the stream's leader, or event.ErrNotFound if the thread does not exist.
+// findThread returns a thread's head from the stream's leader, or event.ErrNotFound if the thread does not exist.
 func (s *Store) findThread(ctx context.Context, owner event.Owner, id string) (head, error) {
 	h, err := s.readHead(ctx, owner, id)
 	if err == nil && !h.exists() {
@@ -180,7 +182,7 @@ func (s *Store) findThread(ctx context.Context, owner event.Owner, id string) (h
 	return h, err
 }
 
-// Thread implements event.Threads.
+// Thread implements event.Threads. It asks the stream's leader, because the index may be out of date.
 func (s *Store) Thread(ctx context.Context, owner event.Owner, id string) (event.Thread, error) {
 	h, err := s.findThread(ctx, owner, id)
 	if err != nil {
@@ -189,8 +191,8 @@ func (s *Store) Thread(ctx context.Context, owner event.Owner, id string) (event
 	return h.thread(), nil
 }
 
-// DeleteThread implements event.Threads. Once the head is found, the deletion continues even if ctx ends: without the
-// head, the turns could not be found any more.
+// DeleteThread implements event.Threads. Once the head is found, the deletion continues even if ctx ends, because
+// without the head the turns could no longer be found.
 func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) error {
 	for {
 		h, err := s.findThread(ctx, owner, id)
@@ -204,12 +206,14 @@ func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) 
 	}
 }
 
-// deleteHead deletes the thread of h: it replaces the head by a tombstone and removes the turns. It reports false if h
-// is no longer the head of the thread, and true with an error if the turns are left to Expire.
+// deleteHead deletes the thread with the head h: it replaces the head with a tombstone and removes the turns. It
+// returns false if h is no longer the thread's head. It returns true and an error if the turns could not be removed,
+// which Expire will do.
 //
-// From the tombstone, other processes learn of the deletion, and complete it if this process is killed. A process that
-// is alone removes it after the turns, because a full disk has no space to keep it. An account that is full refuses
-// even a tombstone. Then deleteHead removes the head first, and writes the tombstone last.
+// The tombstone makes other processes notice the deletion, and complete it if this process is killed. If no other
+// process uses the streams, deleteHead removes the tombstone after the turns, because a full disk has no space to keep
+// it. An account that is full refuses even a tombstone. In that case deleteHead removes the head first and writes the
+// tombstone last.
 func (s *Store) deleteHead(ctx context.Context, h head) (deleted bool, _ error) {
 	tombstone, err := s.newTombstone(h)
 	if err != nil {
@@ -241,13 +245,14 @@ func (s *Store) deleteHead(ctx context.Context, h head) (deleted bool, _ error) 
 	switch {
 	case s.server.Alone && hasTombstone:
 		_ = s.server.Delete(ctx, HeadsStream, tombstonePos) // after an error, the server removes it after its TTL
-	case !s.server.Alone && !hasTombstone: // the turns have left space for it
+	case !s.server.Alone && !hasTombstone: // removing the turns has made space for it
 		_, _ = s.server.PublishRemoval(ctx, HeadsStream, tombstone, 0)
 	}
 	return true, nil
 }
 
-// newTombstone returns the message that replaces the head h of a deleted thread. The server removes it after its TTL.
+// newTombstone returns the message that replaces the head h of a deleted thread. The server removes the message after
+// its TTL.
 func (s *Store) newTombstone(h head) (*nats.Msg, error) {
 	body, err := json.Marshal(head{Incarnation: h.Incarnation, Deleted: true})
 	if err != nil {
@@ -263,7 +268,7 @@ func (s *Store) newTombstone(h head) (*nats.Msg, error) {
 	return msg, nil
 }
 
-// removeTurns removes all turns of an incarnation of a thread. After an error, the next Expire repeats it.
+// removeTurns removes all turns of a thread's incarnation. If that fails, the next Expire tries again.
 func (s *Store) removeTurns(ctx context.Context, key, incarnation string) error {
 	err := s.server.Purge(ctx, TurnsStream, turnSubject(key, incarnation, ">"))
 	if err != nil {
@@ -272,7 +277,7 @@ func (s *Store) removeTurns(ctx context.Context, key, incarnation string) error 
 	return err
 }
 
-// removeTurnsLater makes the next Expire remove all turns of an incarnation of a thread.
+// removeTurnsLater makes the next Expire remove all turns of a thread's incarnation.
 func (s *Store) removeTurnsLater(key, incarnation string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,25 +15,23 @@ import (
 )
 
 const (
-	// firstTurns is how many turns Turns reads at first, and maxTurns how many turns, or parts of a turn, it reads at
-	// once.
+	// firstTurns is how many turns Turns reads first. maxTurns is how many turns, or parts of a turn, it reads at once.
 	firstTurns = 8
 	maxTurns   = 64
-	// maxHole bounds how many missing turns in a row are skipped, as after a damage of the disk. If more are missing,
-	// the stream was full and has dropped them and all before them.
+	// maxHole is how many consecutive missing turns are skipped, for example after a disk was damaged. If more are
+	// missing, the stream was full and has dropped them and all turns before them.
 	maxHole = 4
-	// maxParts bounds the parts of a turn.
+	// maxParts is the largest number of parts of a turn.
 	maxParts = 1 << 12
 )
 
-// EndTurn implements event.Threads. Other processes may change the head at the same time, so EndTurn starts again with
-// the newest head until it has replaced the head from which it started. The first attempt takes the head from the
-// index.
+// EndTurn implements event.Threads. Other processes may change the head at the same time. So EndTurn starts again with
+// the newest head until it has replaced the head that it started from. The first attempt takes the head from the index.
 func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, data []byte) error {
 	if len(data) > event.MaxTurn {
 		return event.ErrTooLarge
 	}
-	storedIn := "" // the incarnation in which an earlier attempt has stored the turn; "" if there was none
+	storedIn := "" // the incarnation in which an earlier attempt stored the turn; "" if none did
 	h, cached := s.cachedHead(owner, id)
 	for ; ; cached = false {
 		if !cached {
@@ -43,7 +41,7 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 			}
 		}
 		if storedIn != "" && (!h.exists() || h.Incarnation != storedIn) {
-			// The thread was deleted, and the turn may have been stored after its turns were removed.
+			// The thread was deleted, and the turn may have been stored after the thread's turns were removed.
 			_ = s.removeTurns(ctx, keyOf(owner, id), storedIn) // after an error, Expire repeats it
 			return event.ErrNotFound
 		}
@@ -53,9 +51,9 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 		case h.exists() && slices.Contains(h.Ended, run): // this is a second call
 			return nil
 		case changesHead: // store the turn, or end the run, below
-		case cached: // decide with the newest head: the index may be out of date
+		case cached: // decide with the newest head, because the index may be out of date
 			continue
-		case isUnfinished: // there is no turn to add, and the run is not the active one
+		case isUnfinished: // data is nil, and the run is no longer active
 			return nil
 		default:
 			return event.ErrNotFound
@@ -78,10 +76,10 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 	}
 }
 
-// storeAndCountTurn stores the turn of run with the number after the last turn of h. It returns the head that counts
-// the turn, which the caller publishes. If the stream already has a turn with that number, because a process stored the
-// turn of another run and ended before it counted it, the head that is returned counts that turn, and LastRun is the
-// other run. If data is nil, it stores nothing and returns a head without an active run.
+// storeAndCountTurn stores run's turn under the number after h's last turn. It returns the head that counts the turn,
+// which the caller must publish. The stream may already have a turn with that number, from a process that stored
+// another run's turn but died before it counted the turn. The returned head then counts that turn, and its LastRun is
+// the other run. If data is nil, storeAndCountTurn stores nothing and returns a head without an active run.
 func (s *Store) storeAndCountTurn(ctx context.Context, h head, run string, data []byte) (after head, err error) {
 	after = h
 	after.setUpdated(s.server.Now())
@@ -98,15 +96,15 @@ func (s *Store) storeAndCountTurn(ctx context.Context, h head, run string, data 
 	return after, nil
 }
 
-// storeTurn publishes the turn of run with the number after the last turn of h. If the stream has a turn with that
-// number already, that turn stays. storeTurn returns the run and the size of the turn that has the number now.
+// storeTurn publishes run's turn under the number after h's last turn. If the stream already has a turn with that
+// number, storeTurn keeps that turn. It returns the run and the size of the turn that now has the number.
 func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) (storedRun string, size int, err error) {
 	for {
 		msg := nats.NewMsg(h.turnSubject(h.Turns + 1))
 		msg.Header.Set(runHeader, run)
 		msg.Header.Set(writerHeader, rand.Text())
 		parts, err := s.setData(ctx, h, msg, data)
-		notStored := err != nil // it is certain that msg is not stored, so nothing refers to its parts
+		notStored := err != nil // msg is certainly not stored, so nothing refers to its parts
 		if err == nil {
 			_, err = s.server.Publish(ctx, TurnsStream, msg, 0)
 			notStored = errors.Is(err, event.ErrFenced) || s.server.IsFull(err)
@@ -124,7 +122,7 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 		if err != nil {
 			return "", 0, err
 		}
-		if found != nil { // otherwise it was removed since, so try again
+		if found != nil { // otherwise it was removed since then, so try again
 			stored, err := s.readData(ctx, &h, *found)
 			if errors.Is(err, event.ErrUnavailable) {
 				return "", 0, err
@@ -134,9 +132,9 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 	}
 }
 
-// setData puts the data of a turn into msg. Data that is too large for one message is published first, in parts, to
-// which msg then refers. setData returns the subject of the parts, with a wildcard, or "" without parts. It returns the
-// subject also with an error, because some parts may be stored.
+// setData stores a turn's data in msg. If the data is too large for one message, setData publishes it in parts and
+// makes msg refer to them. It returns a subject with a wildcard that matches the parts, or "" if the data is in msg. It
+// returns the subject even with an error, because some of the parts may be stored.
 func (s *Store) setData(ctx context.Context, h head, msg *nats.Msg, data []byte) (subjects string, err error) {
 	if len(data) <= s.server.MaxPart {
 		msg.Data = data
@@ -158,27 +156,28 @@ func (s *Store) setData(ctx context.Context, h head, msg *nats.Msg, data []byte)
 	return subjects, nil
 }
 
-// partSubject returns the subject of part n of a turn whose partsHeader has nonce.
+// partSubject returns the subject of part n of a turn. nonce is from the turn's partsHeader.
 func partSubject(h *head, nonce string, n int) string {
 	return turnSubject(h.key(), h.Incarnation, partToken+"."+nonce+"."+strconv.Itoa(n))
 }
 
-// Turns implements event.Threads.
+// Turns implements event.Threads. It reads the newest turns first, several at a time, until the page is full or older
+// turns are no longer kept.
 func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before int64, limit, maxBytes int) (page event.TurnPage, err error) {
 	h, err := s.findThread(ctx, owner, id)
 	if err != nil {
 		return page, err
 	}
-	next := h.Turns // the newest turn that is still to be read
+	next := h.Turns // the newest turn that was not read yet
 	if before > 0 {
 		next = int(min(int64(next), before-1))
 	}
 
-	var turns []event.Turn // the newest first
+	var turns []event.Turn // newest first
 	size, step := 0, firstTurns
 	limit = max(limit, 1)
 	for next > 0 && len(turns) <= limit {
-		// One turn more than asked for shows whether there are older ones.
+		// Read one turn more than limit, to find out whether older turns exist.
 		n := min(step, next, limit+1-len(turns))
 		found, err := s.readTurns(ctx, &h, next-n+1, next)
 		if err != nil {
@@ -199,7 +198,7 @@ func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before 
 			break
 		}
 		next -= n
-		// Read as many turns of the average size as the rest of maxBytes has space for.
+		// Read as many turns of average size as the rest of maxBytes can hold.
 		average := size/max(len(turns), 1) + 1
 		step = min(max((maxBytes-size)/average+1, firstTurns), maxTurns)
 	}
@@ -209,8 +208,9 @@ func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before 
 	return page, nil
 }
 
-// readTurns returns the turns with the numbers low to high that are kept, the oldest first. It reads from high down,
-// and stops where more than maxHole turns in a row are missing: a full stream has dropped those before them too.
+// readTurns returns the turns from number low to number high that are still kept, oldest first. It starts at high, and
+// stops if more than maxHole consecutive turns are missing, because a full stream has then dropped all earlier turns
+// too.
 func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.Turn, error) {
 	var subjects []string
 	for n := low; n <= high; n++ {
@@ -222,7 +222,7 @@ func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.
 		return nil, err
 	}
 
-	var turns []event.Turn // the newest first
+	var turns []event.Turn // newest first
 	missing := 0
 	for n, subject := range slices.Backward(subjects) {
 		if missing > maxHole {
@@ -245,9 +245,9 @@ func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.
 	return turns, nil
 }
 
-// readTurn returns the turn on a subject, without its number, from its message in found, which ReadEach returned. It
-// asks the leader of a cluster if the message is not there. It returns event.ErrGone if the turn, or a part of it, is
-// not kept.
+// readTurn returns the turn on a subject, with its Number unset. It takes the message from found, the result of
+// ReadEach. In a cluster it asks the leader if the message is missing there. It returns event.ErrGone if the turn, or a
+// part of it, is no longer kept.
 func (s *Store) readTurn(ctx context.Context, h *head, found map[string]Message, subject string) (event.Turn, error) {
 	message, ok := found[subject]
 	if !ok {
@@ -267,8 +267,8 @@ func (s *Store) readTurn(ctx context.Context, h *head, found map[string]Message,
 	return event.Turn{Run: message.Header.Get(runHeader), Time: message.Time, Data: data}, err
 }
 
-// readData returns the data of a turn, joined from its parts if the message refers to parts. It returns event.ErrGone
-// if a part is no longer kept.
+// readData returns a turn's data, and joins the parts if the message refers to parts. It returns event.ErrGone if a
+// part is no longer kept.
 func (s *Store) readData(ctx context.Context, h *head, message Message) ([]byte, error) {
 	parts := message.Header.Get(partsHeader)
 	if parts == "" {

@@ -1,12 +1,12 @@
-// Package threads keeps the threads of an event log in the memory of one process, within a bound.
+// Package threads keeps the threads of an event log in the memory of one process, with a size limit.
 //
 //	store := threads.New(threads.Options{Retention: time.Hour, MaxBytes: 64 << 20, Total: &total})
 //	begun, err := store.BeginTurn(ctx, owner, "thr_1", "run_1", "default", "A title")
 //	err = store.EndTurn(ctx, owner, "thr_1", "run_1", data)
 //
-// A thread is kept for Retention after its last update. When all threads together exceed MaxBytes, the thread that was
-// not updated for longest is removed first, if possible one of an owner who uses more than an equal share of the space.
-// Every method may be called concurrently and returns at once.
+// A thread is kept for Retention after its last update. When all threads together exceed MaxBytes, the Store removes
+// the thread that was not updated for longest, if possible one of an owner who uses more than an equal share of the
+// space. Every method may be called concurrently and returns at once.
 package threads
 
 import (
@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// threadOverhead estimates the bytes that a thread needs in addition to its texts and turns.
+	// threadOverhead estimates how many bytes a thread needs in addition to its texts and turns.
 	threadOverhead = 1 << 10
-	// turnOverhead estimates the bytes that a turn needs in addition to its data.
+	// turnOverhead estimates how many bytes a turn needs in addition to its data.
 	turnOverhead = 128
-	// maxUnfinished bounds the runs of a thread that have begun and have no turn yet.
+	// maxUnfinished is the largest length of thread.unfinished.
 	maxUnfinished = 16
-	// maxThreadsCompared bounds the threads that oldestIdleLocked compares to find one of an owner above an equal share.
+	// maxThreadsCompared is how many threads oldestIdleLocked compares to find one of an owner above an equal share.
 	maxThreadsCompared = 64
 )
 
@@ -41,15 +41,15 @@ type Options struct {
 	Total     *atomic.Int64 // size of the whole log, to which the Store adds the size of its threads
 }
 
-// Store implements event.Threads. Methods whose names end in Locked are called with mu held.
+// Store implements event.Threads. Methods whose names end in Locked require that the caller holds mu.
 type Store struct {
 	options Options
 
 	mu         sync.Mutex            // guards the fields below
 	index      threadindex.Index     // the heads of the threads
 	byKey      map[threadKey]*thread // the turns of the same threads
-	idle, busy list.List             // of *thread without and with an active run, the one updated longest ago first
-	updates    uint64                // number of updates so far; the Order of the latest one
+	idle, busy list.List             // *thread values without and with an active run, the least recently updated first
+	updates    uint64                // number of updates so far, which is the Order of the latest one
 	bytes      int64                 // estimated size of all threads
 	usage      map[event.Owner]int64 // estimated size of the threads of each owner
 }
@@ -67,12 +67,12 @@ type threadKey struct {
 	id    string
 }
 
-// thread has the turns of a thread, whose head is its entry in the index.
+// thread holds the turns of a thread. The thread's head is its entry in the index.
 type thread struct {
 	key        threadKey
-	turns      []event.Turn  // with consecutive numbers; pages share parts of the slice
-	lastNumber int64         // number of the last turn that was added, even if it was dropped
-	unfinished []string      // runs that have begun and have no turn yet, the newest last; includes the active run
+	turns      []event.Turn  // numbered consecutively; pages share parts of the slice
+	lastNumber int64         // number of the last turn added, even if it was dropped
+	unfinished []string      // runs that began a turn but have not added it, newest last; includes the active run
 	bytes      int64         // estimated size of the thread
 	list       *list.List    // &Store.idle or &Store.busy
 	place      *list.Element // position in list
@@ -81,8 +81,8 @@ type thread struct {
 // turnSize estimates the size of a turn in memory, in bytes.
 func turnSize(t event.Turn) int64 { return int64(cap(t.Data)) + turnOverhead }
 
-// findLocked returns a thread and its entry in the index, or event.ErrNotFound if there is none or if its retention has
-// passed.
+// findLocked returns a thread and its entry in the index. It returns event.ErrNotFound if the thread does not exist or
+// its retention has passed.
 func (s *Store) findLocked(owner event.Owner, id string) (*thread, threadindex.Entry, error) {
 	e, ok := s.index.Get(owner, id)
 	if !ok || e.Expired(time.Now(), s.options.Retention) {
@@ -102,8 +102,8 @@ func (s *Store) BeginTurn(_ context.Context, owner event.Owner, id, run, agent, 
 	return s.beginLocked(owner, id, run, agent, title)
 }
 
-// beginLocked makes run the active run of a thread, which it adds if the owner has none with that id. It returns a
-// *event.BusyError if another run is active, and changes nothing if run is active already.
+// beginLocked makes run the active run of a thread, and adds the thread if the owner has none with that id. It returns
+// a *event.BusyError if another run is active, and changes nothing if run is already active.
 func (s *Store) beginLocked(owner event.Owner, id, run, agent, title string) (event.Thread, error) {
 	t, entry, err := s.findLocked(owner, id)
 	switch {
@@ -122,7 +122,7 @@ func (s *Store) beginLocked(owner event.Owner, id, run, agent, title string) (ev
 	return s.updateLocked(t, entry, 0), nil
 }
 
-// addThreadLocked adds a new thread to s.byKey and s.busy, and counts its size. It returns the thread and the entry
+// addThreadLocked adds a new thread to s.byKey and s.busy, and counts its size. It returns the thread, and the entry
 // that the caller must put into the index.
 func (s *Store) addThreadLocked(owner event.Owner, id, title string) (*thread, threadindex.Entry) {
 	t := &thread{key: threadKey{owner, id}, list: &s.busy}
@@ -132,9 +132,9 @@ func (s *Store) addThreadLocked(owner event.Owner, id, title string) (*thread, t
 	return t, threadindex.Entry{Thread: event.Thread{ID: id, Owner: owner, Title: title, Created: time.Now()}}
 }
 
-// updateLocked stores e, the changed entry of t, in the index as the thread updated last, and moves t to the end of
-// s.busy or s.idle. grown is the number of bytes by which t has grown: if the threads now exceed their limit, other
-// threads, or old turns of t, are removed. It returns the thread as stored.
+// updateLocked stores e, the changed entry of t, in the index as the latest update, and moves t to the end of s.busy or
+// s.idle. grown is how many bytes t has grown. If the threads now exceed their limit, updateLocked removes other
+// threads, or old turns of t. It returns the thread as stored.
 func (s *Store) updateLocked(t *thread, e threadindex.Entry, grown int64) event.Thread {
 	s.updates++
 	e.Order, e.Updated = s.updates, time.Now()
@@ -150,7 +150,7 @@ func (s *Store) updateLocked(t *thread, e threadindex.Entry, grown int64) event.
 	return e.Thread
 }
 
-// EndTurn implements event.Threads.
+// EndTurn implements event.Threads. The Store keeps data itself, not a copy.
 func (s *Store) EndTurn(_ context.Context, owner event.Owner, id, run string, data []byte) error {
 	if len(data) > event.MaxTurn {
 		return event.ErrTooLarge
@@ -160,9 +160,9 @@ func (s *Store) EndTurn(_ context.Context, owner event.Owner, id, run string, da
 	return s.endLocked(owner, id, run, data)
 }
 
-// endLocked ends the turn of run and adds data to the thread as the turn. If data is nil, the run only stops being the
-// active one, and may still add its turn later. For a run that has its turn already, it does nothing; for a run that
-// never began a turn, it returns event.ErrNotFound.
+// endLocked ends run's turn, and adds data to the thread as that turn. If data is nil, run only stops being active, and
+// may still add its turn later. endLocked does nothing if run has already added its turn, and returns event.ErrNotFound
+// if run never began one.
 func (s *Store) endLocked(owner event.Owner, id, run string, data []byte) error {
 	t, entry, err := s.findLocked(owner, id)
 	if err != nil {
@@ -204,7 +204,7 @@ func (s *Store) Thread(_ context.Context, owner event.Owner, id string) (event.T
 	return e.Thread, nil
 }
 
-// Turns implements event.Threads.
+// Turns implements event.Threads. The page shares the thread's slice of turns instead of copying them.
 func (s *Store) Turns(_ context.Context, owner event.Owner, id string, before int64, limit, maxBytes int) (page event.TurnPage, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +224,7 @@ func (s *Store) Turns(_ context.Context, owner event.Owner, id string, before in
 		}
 		first--
 	}
-	page.Turns = t.turns[first:end:end] // without spare capacity, so that an append by the caller copies
+	page.Turns = t.turns[first:end:end] // capped, so that the caller's append copies the turns
 	if first > 0 {
 		page.Before = t.turns[first].Number
 	}
@@ -239,7 +239,7 @@ func (s *Store) ListThreads(_ context.Context, f event.ThreadFilter) (event.Thre
 	return s.index.Page(f, func(t event.Thread) bool { return !t.Expired(now, s.options.Retention) })
 }
 
-// RenameThread implements event.Threads.
+// RenameThread implements event.Threads. It does not count as an update, so the thread keeps its place in the list.
 func (s *Store) RenameThread(_ context.Context, owner event.Owner, id, title string) (event.Thread, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +264,7 @@ func (s *Store) DeleteThread(_ context.Context, owner event.Owner, id string) er
 	return nil
 }
 
-// removeThreadLocked removes a thread and all of its turns.
+// removeThreadLocked removes a thread with all of its turns.
 func (s *Store) removeThreadLocked(t *thread) {
 	s.countThreadBytesLocked(t, -t.bytes)
 	s.index.Remove(t.key.owner, t.key.id)
@@ -272,7 +272,8 @@ func (s *Store) removeThreadLocked(t *thread) {
 	delete(s.byKey, t.key)
 }
 
-// countThreadBytesLocked adds n, which may be negative, to the sizes of t, of its owner, of the store and of the log.
+// countThreadBytesLocked adds n, which may be negative, to the sizes of t, of its owner's threads, of the store and of
+// the log.
 func (s *Store) countThreadBytesLocked(t *thread, n int64) {
 	t.bytes += n
 	s.bytes += n
@@ -297,9 +298,9 @@ func (s *Store) removeExpiredLocked() {
 	}
 }
 
-// makeSpaceLocked removes data until the threads need no more than MaxBytes, in this order: other threads
-// without an active run, turns of t except for the newest, other threads with an active run, all turns of t. The
-// thread t itself, which was just updated, remains.
+// makeSpaceLocked removes data until the threads use at most MaxBytes, in this order: other threads without an active
+// run, all turns of t but the newest, other threads with an active run, and all turns of t. It keeps t itself, which
+// was just updated.
 func (s *Store) makeSpaceLocked(t *thread) {
 	for limit := s.options.MaxBytes; s.bytes > limit; {
 		if idle := s.oldestIdleLocked(t, limit); idle != nil {
@@ -311,7 +312,7 @@ func (s *Store) makeSpaceLocked(t *thread) {
 		if s.bytes <= limit {
 			return
 		}
-		other := s.busy.Front() // there is no other idle thread
+		other := s.busy.Front() // no other idle thread is left
 		if other != nil && other.Value.(*thread) == t {
 			other = other.Next()
 		}
@@ -323,8 +324,8 @@ func (s *Store) makeSpaceLocked(t *thread) {
 	}
 }
 
-// oldestIdleLocked returns the thread to remove next among the threads without an active run other than t; nil if there
-// are none. It is the one updated longest ago in the first of these groups that is not empty:
+// oldestIdleLocked returns the thread to remove next: a thread other than t without an active run, or nil if none
+// exists. It is the least recently updated thread in the first of these groups that is not empty:
 //  1. threads of the owner of t, if that owner uses more than an equal share of limit,
 //  2. threads of owners who use more than an equal share, among the maxThreadsCompared oldest of all threads,
 //  3. all threads.
@@ -357,8 +358,8 @@ func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
 	return oldest
 }
 
-// cutTurnsLocked drops the oldest turns of a thread until at least want bytes are free. It never drops the newest keep
-// turns, so it may free less.
+// cutTurnsLocked drops the oldest turns of a thread until at least want bytes are freed. It always keeps the newest
+// keep turns, so it may free less.
 func (s *Store) cutTurnsLocked(t *thread, want int64, keep int) {
 	n, freed := 0, int64(0)
 	for ; freed < want && n < len(t.turns)-keep; n++ {

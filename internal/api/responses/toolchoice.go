@@ -1,0 +1,51 @@
+package responses
+
+import (
+	"fmt"
+	"slices"
+
+	"answerd/internal/agent"
+)
+
+// namedTool is a tool in tool_choice: a function, a tool of an MCP server or, without a name, all tools of the server.
+type namedTool struct {
+	Type, Name string
+	Server     string `json:"server_label"`
+}
+
+// readAllowedTools reads a tool_choice of type allowed_tools. tools are the only ones that the model may call, and mode
+// says whether it must call one. The agent restricts the MCP servers' tools either by server or by name, so a request
+// cannot do both.
+func (q *Request) readAllowedTools(mode string, tools []namedTool) error {
+	if mode != string(agent.ToolAuto) && mode != string(agent.ToolRequired) {
+		return &Invalid{"tool_choice.mode", "must be auto or required"}
+	}
+	if len(tools) == 0 {
+		return &Invalid{"tool_choice.tools", "must not be empty"}
+	}
+	var names, servers []string
+	unnamed := "" // the path of the last server without a tool's name
+	for i, tool := range tools {
+		field := fmt.Sprintf("tool_choice.tools[%d]", i)
+		switch {
+		case tool.Type == "mcp" && !slices.Contains(q.ListedServers, tool.Server):
+			return &Invalid{field + ".server_label", "is not a server of tools"}
+		case tool.Type == "mcp" && tool.Name == "":
+			servers, unnamed = append(servers, tool.Server), field
+		case (tool.Type == "function" || tool.Type == "mcp") && agent.IsToolName(tool.Name):
+			names = append(names, tool.Name)
+		default:
+			return &Invalid{field, "must be a function or a tool of an MCP server"}
+		}
+	}
+	q.ToolChoice = agent.ToolChoice(mode)
+	q.AllowOnly(names)
+	if unnamed == "" {
+		return nil
+	}
+	if len(q.AllowedTools) > 0 {
+		return &Invalid{unnamed + ".name", "is required, because the tools of another server have names"}
+	}
+	q.AllowedTools, q.Servers = nil, servers
+	return nil
+}
