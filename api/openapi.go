@@ -1,17 +1,17 @@
-// Package api holds the contracts of the service, so that it can hand them out and use them:
-// openapi.yaml is the native API, each file in openapi is one of the other API formats or a JSON
-// Schema, and eval.schema.json is the file that answerd eval reads.
+// Package api embeds the contracts of the service, so that answerd can serve them and validate against them:
+// openapi.yaml is the native API, each file in openapi is another API format or a JSON Schema, and eval.schema.json
+// describes the suites that answerd eval reads.
 package api
 
 import "embed"
 
-// OpenAPI has openapi.yaml and openapi/*.yaml. The latter refer to the former by relative
-// references, which are the same between the files and between the addresses of the service.
+// OpenAPI has openapi.yaml and the files in openapi. Those files refer to openapi.yaml by relative references, which are
+// the same for the files as for the URLs at which answerd serves them.
 //
 //go:embed openapi.yaml openapi/*.yaml openapi/*.json
 var OpenAPI embed.FS
 
-// EvalSchema is the JSON Schema of a suite of answerd eval.
+// EvalSchema is the JSON Schema of a suite for answerd eval.
 //
 //go:embed eval.schema.json
 var EvalSchema []byte

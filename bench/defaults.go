@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// measureDefaults returns the answers per second, and the share of refused questions, of callers who ask
-// one question after another. The limits are the defaults; the tool takes 50 ms and the model 200 ms per
-// request. A caller whose question was refused asks again after a second, which is less than Retry-After asks for.
+// measureDefaults measures a service with the default limits. For each number of callers it returns the answers per
+// second and the percentage of refused questions. Each caller asks one question after another. The model takes 200 ms
+// per request and the tool 50 ms. After a refusal, a caller waits one second, which is less than Retry-After asks for.
 func measureDefaults(ctx context.Context, fx *fixture) (string, error) {
 	s := setting{tools: 10}
 	p, err := startService(ctx, fx.answerd, append([]string{
@@ -31,7 +31,7 @@ func measureDefaults(ctx context.Context, fx *fixture) (string, error) {
 	defer l.client.CloseIdleConnections()
 	var parts []string
 	for _, callers := range []int{16, 64, 256, 1024} {
-		answers, refused, err := l.askUntilRefused(ctx, callers, length)
+		answers, refused, err := l.askCountingRefusals(ctx, callers, length)
 		if err != nil {
 			return "", fmt.Errorf("%d callers: %w", callers, err)
 		}
@@ -40,9 +40,10 @@ func measureDefaults(ctx context.Context, fx *fixture) (string, error) {
 	return strings.Join(parts, "; "), nil
 }
 
-// askUntilRefused asks questions from that many callers for the time d. It counts the answers within that
-// time, and the questions that were refused with 503 or 429.
-func (l *load) askUntilRefused(ctx context.Context, callers int, d time.Duration) (answers, refused int, failed error) {
+// askCountingRefusals lets that many callers ask questions for the time d. It returns how many answers arrived within
+// d, and how many questions were refused with 503 or 429. Any other failure stops all callers and is returned as
+// failed.
+func (l *load) askCountingRefusals(ctx context.Context, callers int, d time.Duration) (answers, refused int, failed error) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	var mu sync.Mutex
@@ -76,7 +77,8 @@ func (l *load) askUntilRefused(ctx context.Context, callers int, d time.Duration
 	return answers, refused, failed
 }
 
-// askOrBeRefused asks once and reports whether there was an answer. A refusal is not an error.
+// askOrBeRefused asks the question once. It returns true if the status is 200, with an error if the answer is not the
+// script's. It returns false and no error if answerd refuses the question with 503 or 429.
 func (l *load) askOrBeRefused(ctx context.Context) (bool, error) {
 	resp, err := l.sendQuestion(ctx)
 	if err != nil {

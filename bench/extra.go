@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// measureIdle starts the service three times and measures it after one answer.
+// measureIdle starts three processes of the service, one after the other. It returns the median of their resident
+// memory after one answer, and of the time until they listen.
 func measureIdle(ctx context.Context, fx *fixture) (string, error) {
 	var memory, start []float64
 	for range 3 {
@@ -32,8 +33,9 @@ func measureIdle(ctx context.Context, fx *fixture) (string, error) {
 	return fmt.Sprintf("%.1f MB; %.2f s", median(memory), median(start)), nil
 }
 
-// measureOpenStreams returns the memory per stream of 1,000 streams whose model has stopped in the
-// middle of its answer, in new processes.
+// measureOpenStreams returns the memory per open stream of answerd and of the floor, measured with 1,000 streams. The
+// streams stay open because the model stops in the middle of each answer. Both processes are new, so that earlier load
+// does not count.
 func measureOpenStreams(ctx context.Context, fx *fixture) (string, error) {
 	const streams = 1000
 	floor, err := startSelf(ctx, "floor", fx.model.url+"/v1/chat/completions", fx.toolsURL(setting{tools: 10}))
@@ -77,14 +79,15 @@ func measureOpenStreams(ctx context.Context, fx *fixture) (string, error) {
 	return fmt.Sprintf("%.0f kB (floor %.0f)", each[1], each[0]), nil
 }
 
-// hangingStreams has open streams whose model has stopped in the middle of its answer.
+// hangingStreams are open streams whose answers do not end, because the model has stopped in the middle of them.
 type hangingStreams struct {
 	load   *load
 	cancel context.CancelFunc
 	bodies []*http.Response
 }
 
-// openHangingStreams opens n streams, 32 at a time, and reads each up to its first delta.
+// openHangingStreams opens n streams, 32 at a time, and reads each up to its first delta. The caller must call
+// closeAll. If a stream fails, openHangingStreams closes all of them and returns the error.
 func openHangingStreams(ctx context.Context, p *process, n int) (*hangingStreams, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	h := &hangingStreams{load: newLoad(p.url, row{stream: true, script: script{Tokens: 64, Tools: 10, Hang: 1}}), cancel: cancel}
@@ -111,7 +114,7 @@ func openHangingStreams(ctx context.Context, p *process, n int) (*hangingStreams
 	return h, nil
 }
 
-// readToFirstDelta reads a stream up to its first delta.
+// readToFirstDelta reads a stream up to its first text_delta. It returns an error if the stream ends before.
 func readToFirstDelta(resp *http.Response) error {
 	for in := bufio.NewReaderSize(resp.Body, 512); ; {
 		line, err := in.ReadString('\n')
@@ -124,7 +127,7 @@ func readToFirstDelta(resp *http.Response) error {
 	}
 }
 
-// closeAll closes all streams and connections.
+// closeAll cancels the requests and closes the streams and the connections.
 func (h *hangingStreams) closeAll() {
 	h.cancel()
 	for _, resp := range h.bodies {
@@ -135,8 +138,9 @@ func (h *hangingStreams) closeAll() {
 	h.load.client.CloseIdleConnections()
 }
 
-// measureDisconnects returns how long after 3,000 clients have left the requests to the model have
-// ended and the file descriptors are closed.
+// measureDisconnects opens up to 3,000 streams, as many as the limit of file descriptors allows, and disconnects all
+// clients. It returns how long answerd takes to end its requests to the model and to close the file descriptors, and an
+// error if that takes more than 10 s.
 func measureDisconnects(ctx context.Context, fx *fixture) (string, error) {
 	clients := min(3000, (descriptorLimit()-500)/3)
 	service, err := startService(ctx, fx.answerd, fx.serviceEnv(setting{tools: 10}))

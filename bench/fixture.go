@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// fixture has the child processes of a run of bench.
+// fixture holds the child processes of a run of bench. The floors and services start when a row first needs them.
 type fixture struct {
 	options
 	model, tools *process
@@ -19,7 +19,7 @@ type fixture struct {
 	services     map[setting]*process
 }
 
-// newFixture starts the model and the MCP server. The fixture must be closed even after an error.
+// newFixture starts the model and the MCP server. The caller must close the fixture, also after an error.
 func (o options) newFixture(ctx context.Context) (fx *fixture, err error) {
 	fx = &fixture{options: o, floors: map[setting]*process{}, services: map[setting]*process{}}
 	if fx.model, err = startSelf(ctx, "model"); err == nil {
@@ -45,8 +45,8 @@ func (fx *fixture) close() error {
 	return errors.Join(errs...)
 }
 
-// toolsURL returns the URL of the MCP server for a setting: its path selects the protocol version and
-// the number of tools.
+// toolsURL returns the URL of the MCP server for a setting. The URL's path selects the protocol version and the number
+// of tools.
 func (fx *fixture) toolsURL(s setting) string {
 	era := "old"
 	if s.newer {
@@ -55,7 +55,8 @@ func (fx *fixture) toolsURL(s setting) string {
 	return fmt.Sprintf("%s/%s/%d", fx.tools.url, era, s.tools)
 }
 
-// comparisonFor returns the process with which a row's service is compared.
+// comparisonFor returns the process that answerd is compared with in a row: the floor, or for a plain row another
+// answerd, without tracing and with its log in memory.
 func (fx *fixture) comparisonFor(ctx context.Context, r row) (*process, error) {
 	s := r.setting()
 	if r.plain {
@@ -65,8 +66,8 @@ func (fx *fixture) comparisonFor(ctx context.Context, r row) (*process, error) {
 	return fx.floorFor(ctx, s)
 }
 
-// floorFor returns the floor for a setting, or the binary that -against names. It starts it if it
-// does not run yet.
+// floorFor returns the floor's process for a setting, or with -against the process of the other answerd. It starts the
+// process if it does not run yet.
 func (fx *fixture) floorFor(ctx context.Context, s setting) (*process, error) {
 	if fx.against == "" {
 		s.traced, s.log = false, "" // the floor has neither
@@ -87,8 +88,9 @@ func (fx *fixture) floorFor(ctx context.Context, s setting) (*process, error) {
 	return p, err
 }
 
-// serviceEnv returns the configuration: the defaults, except for limits that would refuse so much
-// load, and tool search, which would offer fewer tools.
+// serviceEnv returns answerd's environment for a setting. It raises the limits that would refuse so much load, and
+// turns off tool search, which would offer the model fewer tools. The settings of -env come last, so they take
+// precedence.
 func (fx *fixture) serviceEnv(s setting) []string {
 	env := []string{
 		"LLM_BASE_URL=" + fx.model.url + "/v1", "LLM_API_KEY=key", "MCP_URL=" + fx.toolsURL(s),
@@ -111,12 +113,13 @@ func (fx *fixture) serviceEnv(s setting) []string {
 	return append(env, fx.env...)
 }
 
-// pprofAddrFile returns the file to which a profiled service writes the address of its pprof server.
+// pprofAddrFile returns the path of the file to which a profiled service writes the address of its pprof server.
 func (fx *fixture) pprofAddrFile(s setting) string {
 	return filepath.Join(fx.work, fmt.Sprintf("pprof-%d-%t-%t-%s-%t", s.tools, s.newer, s.traced, s.log, s.apart))
 }
 
-// serviceFor returns the answerd for a setting. It starts it if it does not run yet.
+// serviceFor returns answerd's process for a setting. It starts the process if it does not run yet, and first the NATS
+// server if the setting needs it.
 func (fx *fixture) serviceFor(ctx context.Context, s setting) (*process, error) {
 	if p := fx.services[s]; p != nil {
 		return p, nil
@@ -134,7 +137,8 @@ func (fx *fixture) serviceFor(ctx context.Context, s setting) (*process, error) 
 	return p, err
 }
 
-// median returns the middle one of the values, or 0 if there are none.
+// median returns the median of the values: the upper one of the two in the middle if their number is even, and 0 if
+// there are none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -143,7 +147,7 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// options selects what is measured, and for how long.
+// options holds the flags, and the directory for temporary files.
 type options struct {
 	row      string
 	quick    bool
@@ -154,8 +158,8 @@ type options struct {
 	work     string // a temporary directory
 }
 
-// sliceCount returns how many slices each of the two services gets for a row, and how long a slice
-// is. CPU time is counted in ticks of 10 ms, so a slice must not be much shorter.
+// sliceCount returns how many slices of time each of the two services is measured for in a row, and how long a slice
+// is. The kernel counts CPU time in ticks of 10 ms, so a much shorter slice would be too inexact.
 func (o options) sliceCount(r row) (n int, each time.Duration) {
 	switch {
 	case o.against != "" || r.plain && !o.quick: // answerd with answerd: the difference is small

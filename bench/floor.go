@@ -13,22 +13,22 @@ import (
 	"sync"
 )
 
-// floor answers a question with the least work: it sends what must be sent, and no more. It knows
-// what the model will say, so its requests are rendered in advance, and it takes from the replies
-// only the bytes that it passes on. It is not an agent.
+// floor is a server that answers questions with the least work that a net/http program can do. The script tells it what
+// the model will say, so it renders its requests in advance, and takes from the replies only the bytes that it passes
+// on. It is not an agent.
 type floor struct {
 	model, tools string
 	transport    *http.Transport
 	plans        sync.Map // *plan by script
 }
 
-// plan has what can be rendered before a script's first question.
+// plan holds the parts of a script's requests that are the same for every question, rendered once.
 type plan struct {
 	script
 	head  []byte   // of all requests to the model, up to the question
 	tail  []byte   // of all requests to the model, after the conversation
-	asked [][]byte // the message with the calls of each round
-	calls [][]byte // the tools/call request of each call of a round
+	asked [][]byte // by round: the model's message with its tool calls
+	calls [][]byte // by call of a round: the tools/call request
 }
 
 // floorPrompt is repeated until it is as long as answerd's system prompt.
@@ -78,7 +78,8 @@ func newPlan(s script) *plan {
 	return p
 }
 
-// ServeHTTP answers one question, as a stream or as one document.
+// ServeHTTP answers one question, as a stream or as one document. It aborts the connection if the model or a tool
+// fails.
 func (f *floor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	s, ok := scriptIn(body)
@@ -112,12 +113,12 @@ type floorAnswer struct {
 	*floor
 	*plan
 	ctx     context.Context
-	out     http.ResponseWriter // nil for one that is not streamed
+	out     http.ResponseWriter // nil unless the answer is streamed
 	rc      *http.ResponseController
 	buf     []byte
 	seq     int
-	said    []byte   // the answer, as the content of a JSON string
-	results [][]byte // the texts of the results, each a JSON string
+	said    []byte   // the answer so far, escaped as in a JSON string
+	results [][]byte // the texts of the tool results, each a JSON string
 }
 
 // postJSON sends one request to the model or the MCP server. It uses the transport directly,
@@ -194,7 +195,7 @@ func (a *floorAnswer) askModel(conversation []byte) error {
 	}
 }
 
-// callTools executes the calls of one round at the same time.
+// callTools executes the calls of one round in parallel. It returns their results in the order of the calls.
 func (a *floorAnswer) callTools() ([][]byte, error) {
 	results, errs := make([][]byte, a.Calls), make([]error, a.Calls)
 	var wg sync.WaitGroup
@@ -211,7 +212,8 @@ func (a *floorAnswer) callTools() ([][]byte, error) {
 	return results, nil
 }
 
-// callTool returns the text of a tool's result, as the JSON string in the response.
+// callTool makes the i-th call of a round. It returns the text of the result as a JSON string, as it is in the
+// response.
 func (a *floorAnswer) callTool(i int) ([]byte, error) {
 	resp, err := a.postJSON(a.tools, a.calls[i])
 	if err != nil {
@@ -248,7 +250,8 @@ func (a *floorAnswer) appendDelta(text []byte) {
 	a.buf = append(append(append(a.buf, `,"delta":"`...), text...), "\"}\n\n"...)
 }
 
-// beginFrame adds the beginning of a frame to the buffer, up to the members of its data.
+// beginFrame adds the start of an SSE frame to the buffer: its id, its event name, and the members that the data of all
+// events has. The caller adds the event's own members and ends the frame.
 func (a *floorAnswer) beginFrame(name string) {
 	a.seq++
 	a.buf = strconv.AppendInt(append(a.buf, "id: run_1:"...), int64(a.seq), 10)
@@ -257,7 +260,7 @@ func (a *floorAnswer) beginFrame(name string) {
 	a.buf = strconv.AppendInt(a.buf, int64(a.seq), 10)
 }
 
-// flushBuffer sends the buffer.
+// flushBuffer sends the buffer to the client and empties it. It does nothing unless the answer is streamed.
 func (a *floorAnswer) flushBuffer() {
 	if a.out == nil || len(a.buf) == 0 {
 		return
@@ -267,7 +270,7 @@ func (a *floorAnswer) flushBuffer() {
 	a.buf = a.buf[:0]
 }
 
-// finalMembers returns the members of the final answer.
+// finalMembers returns the JSON members of the final answer, without the braces around them.
 func (a *floorAnswer) finalMembers() []byte {
 	size := len(a.said) + 256
 	for _, r := range a.results {

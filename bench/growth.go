@@ -8,16 +8,15 @@ import (
 	"time"
 )
 
-// streamCounts has the numbers of open streams at which measureGrowth measures answers.
+// streamCounts lists how many streams are open each time that measureGrowth compares the cost of answers.
 var streamCounts = []int{1000, 3000, 10_000}
 
-// returnTime is the time after which unused memory has been returned to the operating system.
+// returnTime is how long measureGrowth waits for unused memory to be returned to the operating system.
 const returnTime = 15 * time.Second
 
-// measureGrowth compares the cost of an answer beside many open streams with that of a process of the
-// same binary without streams, in turns. It also measures the memory before, with and after the
-// streams. The log keeps next to nothing, so that its memory does not count, and no stream ends by
-// itself.
+// measureGrowth compares, in turns, what an answer costs in two processes of the same binary: one has many open
+// streams, the other none. It also measures the memory before, with and after the streams. The retention of 1s keeps
+// the log's memory out of the measurement, and the long timeouts keep the streams open.
 func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 	environ := append(fx.serviceEnv(setting{tools: 10}), "EVENTS_RETENTION=1s", "LLM_IDLE_TIMEOUT=1h", "TIMEOUT=1h",
 		"MAX_STREAMS=20000", "MAX_STREAMS_PER_CALLER=0", "MAX_CONNECTIONS=20000")
@@ -58,9 +57,9 @@ func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 	return fmt.Sprintf("%s; %.0f MB before, %.0f with all, %.0f after", ratios, float64(before)/1e6, float64(during)/1e6, float64(after)/1e6), err
 }
 
-// compareBesideStreams opens streams on loaded, more and more of them, and compares the cost of its
-// answers with that of alone's each time. It returns the ratios, and the memory of loaded with all
-// streams, and closes the streams.
+// compareBesideStreams opens more and more streams on loaded. At each number of streams, it compares the CPU time of
+// loaded's answers with that of alone's. It returns the ratios, and loaded's memory with all streams. It closes the
+// streams before it returns.
 func compareBesideStreams(ctx context.Context, alone, loaded *measuredService) (ratios string, during int64, err error) {
 	var opened []*hangingStreams
 	defer func() {
@@ -96,19 +95,18 @@ func compareBesideStreams(ctx context.Context, alone, loaded *measuredService) (
 	return strings.Join(lines, ", "), during, err
 }
 
-// growthSlices is the number of turns of the two processes at each number of streams.
+// growthSlices is how often each of the two processes is measured at each number of streams.
 const growthSlices = 3
 
-// measuredService is a service with the load that measures it.
+// measuredService is a service with the load that it is measured under.
 type measuredService struct {
 	*process
 	load *load
 }
 
-// cpuPerAnswer returns the CPU time of an answer in ms, from the end of one garbage collection to
-// that of a later one. With 9,800 streams, collections are seconds apart and each takes as much
-// time as thousands of answers, so a slice of any other length would contain all of a collection
-// or nothing of it.
+// cpuPerAnswer returns the CPU time per answer in milliseconds. It measures from the end of one garbage collection to
+// the end of a later one. With 9,800 streams, collections are seconds apart and each takes as much time as thousands of
+// answers, so a slice of any other length would contain all of a collection or nothing of it.
 func (b *measuredService) cpuPerAnswer(ctx context.Context) (float64, error) {
 	if _, err := b.askUntilCollected(ctx, 0); err != nil {
 		return 0, err
@@ -125,8 +123,8 @@ func (b *measuredService) cpuPerAnswer(ctx context.Context) (float64, error) {
 	return milliseconds(after-before) / float64(answers), err
 }
 
-// askUntilCollected asks questions until a garbage collection has ended, and at least for that
-// long. It returns the number of answers.
+// askUntilCollected asks questions until a garbage collection has ended and at least the time atLeast has passed. It
+// returns the number of answers.
 func (b *measuredService) askUntilCollected(ctx context.Context, atLeast time.Duration) (answers int, err error) {
 	before, err := b.readMetrics("go_gc_duration_seconds_count")
 	if err != nil {

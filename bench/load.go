@@ -24,7 +24,7 @@ type load struct {
 	body   []byte
 }
 
-// newLoad returns the load of a row for the service at url.
+// newLoad returns a load that asks a row's question of the service at url.
 func newLoad(url string, r row) *load {
 	t := &http.Transport{MaxIdleConnsPerHost: 16384, DisableCompression: true}
 	path := "/answer"
@@ -34,10 +34,10 @@ func newLoad(url string, r row) *load {
 	return &load{client: &http.Client{Transport: t}, url: url + path, script: r.script, stream: r.stream, body: r.questionBody()}
 }
 
-// timing has the time until the first byte of an answer, and until its end.
+// timing holds the time from a question until the first byte of its answer, and until the end.
 type timing struct{ first, whole time.Duration }
 
-// askOnce asks the question once and checks the answer.
+// askOnce asks the question once. It returns an error if the response is not the script's answer.
 func (l *load) askOnce(ctx context.Context) (t timing, err error) {
 	began := time.Now()
 	resp, err := l.sendQuestion(ctx)
@@ -73,7 +73,8 @@ func (l *load) sendQuestion(ctx context.Context) (*http.Response, error) {
 	return l.client.Do(r)
 }
 
-// askRepeatedly asks questions for the time d, callers at a time, and each caller at least once.
+// askRepeatedly lets that many callers ask questions for the time d, each at least once. It returns the timings of all
+// answers. After a failure, each caller ends with its current question, and askRepeatedly returns the last error.
 func (l *load) askRepeatedly(ctx context.Context, callers int, d time.Duration) ([]timing, error) {
 	ctx, cancel := context.WithTimeout(ctx, d+sliceTime)
 	defer cancel()
@@ -106,7 +107,8 @@ func (l *load) askRepeatedly(ctx context.Context, callers int, d time.Duration) 
 	return all, failed
 }
 
-// askTimes asks n questions, callers at a time.
+// askTimes asks n questions in all, from that many callers in parallel. The first failure cancels the other questions
+// and is returned.
 func (l *load) askTimes(ctx context.Context, callers, n int) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -127,13 +129,13 @@ func (l *load) askTimes(ctx context.Context, callers, n int) error {
 	return context.Cause(ctx)
 }
 
-// sliceTime is how long after the end of a slice its last answers may arrive.
+// sliceTime is how long after the end of a slice the last answers may still arrive.
 const sliceTime = 30 * time.Second
 
-// shown is the number of bytes of a result that every answer has.
-const shown = 120_000
+// untruncatedBytes is how much of a tool result is in the answer at least. answerd may truncate a longer result.
+const untruncatedBytes = 120_000
 
-// checkAnswer compares a whole answer with the script.
+// checkAnswer returns an error unless body is the JSON document with the script's answer and all tool results.
 func (s script) checkAnswer(body []byte) error {
 	var a struct {
 		Answer   string
@@ -145,19 +147,20 @@ func (s script) checkAnswer(body []byte) error {
 		return fmt.Errorf("the answer does not decode: %w", err)
 	}
 	// answerd truncates a result beyond its bounds, and adds a note.
-	want := resultText(min(s.Result, shown))
+	want := resultText(min(s.Result, untruncatedBytes))
 	switch results := a.Metadata.ToolResults; {
 	case a.Answer != s.fullAnswer():
 		return fmt.Errorf("the answer is %.80q", a.Answer)
 	case len(results) != s.Rounds*s.Calls:
 		return fmt.Errorf("%d results", len(results))
-	case slices.ContainsFunc(results, func(r string) bool { return !strings.HasPrefix(r, want) || s.Result <= shown && r != want }):
+	case slices.ContainsFunc(results, func(r string) bool { return !strings.HasPrefix(r, want) || s.Result <= untruncatedBytes && r != want }):
 		return fmt.Errorf("a result is another one")
 	}
 	return nil
 }
 
-// checkStream compares the deltas and the last event of a stream with the script.
+// checkStream returns an error unless the deltas of the stream in body add up to the script's answer, each call has a
+// tool_result, and the last event has the whole answer.
 func (s script) checkStream(body []byte) error {
 	var said strings.Builder
 	var last []byte

@@ -3,7 +3,7 @@
 // requests.
 //
 //	go run ./bench                 all rows; takes a quarter of an hour
-//	go run ./bench -row burst      the rows whose name contains that
+//	go run ./bench -row burst      only rows whose name contains burst
 //	go run ./bench -quick          short slices; not exact enough for the table
 //	go run ./bench -answerd FILE   measures this binary instead of building one
 //	go run ./bench -against FILE   compares with another answerd instead of the floor, in 31 slices each
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// roles has the services that this program runs as when it is its own child process.
+// roles has a service for each role. bench starts itself as a child process whose first argument is the role.
 var roles = map[string]func(args []string) error{
 	"floor": serveFloor,
 	"model": serveModel,
@@ -48,7 +48,8 @@ var roles = map[string]func(args []string) error{
 	"nats":  serveNATS,
 }
 
-// run parses the arguments, builds answerd and measures; or it is one of the roles.
+// run measures what the flags in args select and prints the table to out. It builds answerd unless -answerd names a
+// binary. If args begins with a role, run serves that role instead.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) > 0 && roles[args[0]] != nil {
 		return roles[args[0]](args[1:])
@@ -81,7 +82,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return o.measureAll(ctx, out)
 }
 
-// measureAll measures all rows and prints the table.
+// measureAll measures the rows and extras whose names contain o.row and prints the table. It stops at the first error,
+// and returns one if no name contains o.row.
 func (o options) measureAll(ctx context.Context, out io.Writer) (err error) {
 	fx, err := o.newFixture(ctx)
 	defer func() { err = errors.Join(err, fx.close()) }()
@@ -128,7 +130,7 @@ type extra struct {
 	measure func(context.Context, *fixture) (string, error)
 }
 
-// extras has the measurements after the table.
+// extras are measured after the rows of the table.
 var extras = []extra{
 	{"idle memory; start to listening (at most 45 MB, 0.3 s)", measureIdle},
 	{"memory of an open stream (at most 135 kB)", measureOpenStreams},

@@ -25,7 +25,7 @@ type memoryPhase struct {
 	script  script
 }
 
-// memoryPhases has the loads in their order.
+// memoryPhases are the loads, in the order in which a service gets them.
 var memoryPhases = []memoryPhase{
 	{"60,000 small answers", 60_000, 16, script{Tokens: 4, Tools: 10}},
 	{"20,000 with a call", 20_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
@@ -33,9 +33,9 @@ var memoryPhases = []memoryPhase{
 	{"20,000 with a call again", 20_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
 }
 
-// measureMemory returns the resident memory of a service after each phase of load and after idleTime, and
-// the heap in it: with the log in memory and with file:. With -quick, a phase has a tenth of its answers
-// and there is no wait.
+// measureMemory measures a service with its log in memory and one with a file: log. For each, it returns the resident
+// memory after each phase of load and after idleTime, and how much of it is heap at the end. With -quick, a phase has a
+// tenth of its answers and measureMemory does not wait for idleTime.
 func measureMemory(ctx context.Context, fx *fixture) (_ string, err error) {
 	dir, err := os.MkdirTemp(fx.work, "events")
 	if err != nil {

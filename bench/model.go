@@ -30,7 +30,7 @@ type reply struct{ chunks [][]byte }
 // chunkHead begins each chunk.
 const chunkHead = `{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"scripted","system_fingerprint":"fp_1","choices":[`
 
-// reply builds the reply: the calls of the round, or the final answer after the last one.
+// reply builds the model's reply: the calls of the round, or the final answer after the last round.
 func (k replyKey) reply() *reply {
 	r := &reply{}
 	add := func(choices, rest string) {
@@ -93,7 +93,8 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeChunks(w, r, made.(*reply).chunks, s)
 }
 
-// writeChunks writes the chunks at the script's pace: at once, one by one, or with pauses.
+// writeChunks writes the chunks at the script's pace: at once, one by one, or with pauses. If the script hangs, it
+// stops in the middle and waits until the client disconnects.
 func writeChunks(w http.ResponseWriter, r *http.Request, chunks [][]byte, s script) {
 	rc := http.NewResponseController(w)
 	if s.Each == 0 && s.Pace == 0 && s.Hang == 0 {
@@ -123,8 +124,8 @@ func writeChunks(w http.ResponseWriter, r *http.Request, chunks [][]byte, s scri
 // serveModel runs the role model.
 func serveModel([]string) error { return listenAndServe(&model{}) }
 
-// listenAndServe serves at a free port and prints its address to stdout, where startProcess reads
-// it.
+// listenAndServe serves h on a free port of 127.0.0.1. It prints the address to stdout, where startProcess in the
+// parent process reads it.
 func listenAndServe(h http.Handler) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -23,14 +23,15 @@ type process struct {
 	cmd     *exec.Cmd
 	url     string
 	started time.Duration // time from its start until it accepts connections
-	done    chan error
+	done    chan error    // gets the result of Wait when the process has ended
 }
 
-// startTime bounds the start of a child.
-const startTime = 20 * time.Second
+// childTimeout bounds how long a child process may take to start, and to end after it is killed.
+const childTimeout = 20 * time.Second
 
-// startProcess starts a child process, and waits for the first line of out from which address
-// returns an address.
+// startProcess starts cmd and waits for the address at which it serves. out returns the pipe with the child's output.
+// address returns the address in a line of it, or "" if the line has none. It is an error if the child ends before, or
+// takes longer than childTimeout.
 func startProcess(ctx context.Context, cmd *exec.Cmd, out func() (io.ReadCloser, error), address func(line []byte) string) (*process, error) {
 	lines, err := out()
 	if err != nil {
@@ -61,12 +62,12 @@ func startProcess(ctx context.Context, cmd *exec.Cmd, out func() (io.ReadCloser,
 		return nil, fmt.Errorf("%s ended before it served: %w", cmd.Path, err)
 	case <-ctx.Done():
 		return nil, errors.Join(ctx.Err(), p.kill())
-	case <-time.After(startTime):
+	case <-time.After(childTimeout):
 		return nil, errors.Join(fmt.Errorf("%s does not serve", cmd.Path), p.kill())
 	}
 }
 
-// startSelf starts this program in one of its roles.
+// startSelf starts this program in one of its roles: args are the role and its arguments.
 func startSelf(ctx context.Context, args ...string) (*process, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -77,7 +78,7 @@ func startSelf(ctx context.Context, args ...string) (*process, error) {
 	return startProcess(ctx, cmd, cmd.StdoutPipe, func(line []byte) string { return string(line) })
 }
 
-// startService starts answerd, which logs the address that it listens on.
+// startService starts the answerd at path and waits for the log line with the address that it listens on.
 func startService(ctx context.Context, path string, environ []string) (*process, error) {
 	cmd := exec.Command(path)
 	cmd.Env = append(environ, "ADDR=127.0.0.1:0", "PATH="+os.Getenv("PATH"))
@@ -90,13 +91,13 @@ func startService(ctx context.Context, path string, environ []string) (*process,
 	})
 }
 
-// kill ends the process with SIGKILL and waits for it.
+// kill ends the process with SIGKILL and waits for it. It must be called only once, because done has a single value.
 func (p *process) kill() error {
 	_ = p.cmd.Process.Kill() // fails if the process has ended
 	select {
 	case <-p.done:
 		return nil
-	case <-time.After(startTime):
+	case <-time.After(childTimeout):
 		return errors.New("a child does not end")
 	}
 }
@@ -110,8 +111,8 @@ func (p *process) cpuTime() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The name may contain spaces and parentheses, so count the fields from its end: the next one is
-	// the third, the state.
+	// The command in parentheses may contain spaces and parentheses, so count the fields after the last parenthesis:
+	// fields[0] is field 3 of the file, fields[11] and fields[12] are fields 14 and 15, utime and stime.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	if len(fields) < 13 {
 		return 0, errors.New("/proc/PID/stat is short")
@@ -146,7 +147,7 @@ func (p *process) procFile(name string) string {
 	return filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), name)
 }
 
-// getStats reads a JSON object that the process serves.
+// getStats requests path from the process and decodes the response, a JSON object of counters.
 func (p *process) getStats(path string) (map[string]int64, error) {
 	resp, err := http.Get(p.url + path)
 	if err != nil {
@@ -166,7 +167,8 @@ func (p *process) allocations() (objects, bytes float64, _ error) {
 	return values[0], values[1], nil
 }
 
-// readMetrics returns values of the service's metrics, of series without labels.
+// readMetrics returns the values of the named metrics, in the same order, from /metrics. It finds only series without
+// labels. A missing metric is 0.
 func (p *process) readMetrics(names ...string) ([]float64, error) {
 	resp, err := http.Get(p.url + "/metrics")
 	if err != nil {
@@ -185,7 +187,7 @@ func (p *process) readMetrics(names ...string) ([]float64, error) {
 	return values, nil
 }
 
-// descriptorLimit returns the number of files that this process and its children may have open.
+// descriptorLimit returns how many files this process and its children may have open, or 1024 if the limit is unknown.
 func descriptorLimit() int {
 	var l syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) != nil {

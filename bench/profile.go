@@ -17,8 +17,8 @@ import (
 //go:embed testdata/pprof.go.txt
 var pprofSource []byte
 
-// buildService builds the binary in dir. For profiles it adds net/http/pprof by an overlay,
-// because the service itself does not serve profiles.
+// buildService builds answerd in dir and returns the path of the binary. answerd does not serve profiles, so with
+// -profiles an overlay (go help build) adds a source file that serves net/http/pprof.
 func (o options) buildService(ctx context.Context, dir string) (binary string, err error) {
 	binary = filepath.Join(dir, "answerd")
 	args := []string{"build", "-o", binary}
@@ -69,7 +69,8 @@ func (fx *fixture) profileRow(ctx context.Context, r row, l *load, addrFile stri
 	return fx.saveProfile(addrFile, "allocs", name+".allocs")
 }
 
-// saveProfile requests a profile of a service and writes it to a file.
+// saveProfile downloads a profile from the pprof server whose address is in addrFile. It writes the profile to file in
+// the directory of -profiles.
 func (fx *fixture) saveProfile(addrFile, profile, file string) error {
 	addr, err := os.ReadFile(addrFile)
 	if err != nil {

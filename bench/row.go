@@ -43,18 +43,18 @@ var rows = []row{
 	{name: "answer, 1024 at a time", must: 2.5, goal: 1.5, callers: 1024, script: script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10, Delay: 200}},
 }
 
-// setting is the part of a row that needs a process of its own.
+// setting holds what the processes of a row are configured with. Rows with the same setting share their processes.
 type setting struct {
 	tools         int
 	newer, traced bool
 	log           string
-	apart         bool // for the comparison of two answerds, whose heaps must be equally old
+	apart         bool // set for plain rows: the heaps of the two answerds that they compare must be equally old
 }
 
 // setting returns the row's setting.
 func (r row) setting() setting { return setting{r.Tools, r.newer, r.traced, r.log, r.plain} }
 
-// sliceResult has the measurements of one slice.
+// sliceResult holds the measurements of one service in one slice.
 type sliceResult struct {
 	cpu     time.Duration // per answer
 	answers int

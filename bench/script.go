@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// script describes the steps to one answer. It is sent as the name of the model, so that the
-// model, the floor and the load all know it and none needs a state.
+// script describes the steps to one answer. Each request has it as the name of the model, so that the model, the floor
+// and the load know it without any state.
 type script struct {
 	Tokens  int // tokens of the final answer
 	Rounds  int // rounds of tool calls before it
-	Calls   int // calls in each round, at the same time
+	Calls   int // calls in each round, in parallel
 	Result  int // bytes of text of each result
 	Tools   int // offered tools
 	History int // messages before the question, of 4 kB each
@@ -29,7 +29,7 @@ func (s script) String() string {
 	return fmt.Sprintf("s-%d-%d-%d-%d-%d-%d-%d-%d-%d-%d", s.Tokens, s.Rounds, s.Calls, s.Result, s.Tools, s.History, s.Each, s.Pace, s.Delay, s.Hang)
 }
 
-// scriptIn returns the script in a request's body: its "model".
+// scriptIn returns the script in body, the body of a request whose "model" is a script. ok is false if it is not.
 func scriptIn(body []byte) (s script, ok bool) {
 	_, rest, _ := bytes.Cut(body, []byte(`"model":"s-`))
 	name, _, found := bytes.Cut(rest, []byte(`"`))
@@ -47,8 +47,8 @@ func scriptIn(body []byte) (s script, ok bool) {
 // delay returns the time before the model answers.
 func (s script) delay() time.Duration { return time.Duration(s.Delay) * time.Millisecond }
 
-// tokenText returns the i-th token of an answer, which is about as long as a model's. No sequence of
-// them repeats within 800 tokens; otherwise answerd would cut a long answer because it repeats itself.
+// tokenText returns the i-th token of an answer. It is about as long as a real model's token. No sequence of tokens
+// repeats within 800 tokens, because answerd cuts off an answer that repeats itself.
 func tokenText(i int) string { return "wo" + strconv.Itoa(100+i*37%899) + " " }
 
 // fullAnswer returns the text of the whole answer.
@@ -60,8 +60,7 @@ func (s script) fullAnswer() string {
 	return b.String()
 }
 
-// resultText returns the text of a tool's result: lines of prose with quotes, which JSON must
-// escape.
+// resultText returns a tool result of size bytes: lines of prose with quotes, which JSON must escape.
 func resultText(size int) string {
 	const line = "A line of a result that a tool found somewhere, \"quoted\" once.\n"
 	return strings.Repeat(line, size/len(line)+1)[:size]

@@ -10,12 +10,11 @@ import (
 const tableHead = "| work | × floor | must | goal | floor, ms CPU | answerd, ms CPU | allocations | kB | p50, ms (floor) | p99, ms (floor) | first event, ms (floor) | upstream |\n" +
 	"|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 
-// comparison has the measurements of a row: those of the floor, or what takes its place, and those of
-// answerd.
+// comparison holds the measurements of a row: those of answerd, and those of the floor or the process in its place.
 type comparison struct {
 	floor, service []sliceResult
-	ratios         []float64 // of the two in each turn
-	used           upstream  // by answerd
+	ratios         []float64 // of answerd to the floor, by turn
+	used           upstream  // the requests that answerd sent
 	objects, bytes float64   // allocated by answerd
 }
 
@@ -48,8 +47,8 @@ func (fx *fixture) measureRow(ctx context.Context, r row) (string, error) {
 	return c.formatLine(r), nil
 }
 
-// compareServices measures the floor and answerd in turns. It first asks both for the time of a slice,
-// so that connections are open and caches are filled.
+// compareServices measures the two services, the floor and answerd, in turns. Before that, it asks each of them
+// questions for the time of a slice, so that connections are open and caches are filled.
 func (fx *fixture) compareServices(ctx context.Context, r row, services [2]*process, loads [2]*load) (c comparison, err error) {
 	n, each := fx.sliceCount(r)
 	for _, l := range loads {
@@ -97,7 +96,7 @@ func (fx *fixture) compareServices(ctx context.Context, r row, services [2]*proc
 	return c, err
 }
 
-// answers returns the number of answerd's answers.
+// answers returns how many answers answerd gave in all slices.
 func (c *comparison) answers() int {
 	n := 0
 	for _, s := range c.service {
@@ -106,7 +105,7 @@ func (c *comparison) answers() int {
 	return n
 }
 
-// formatLine returns the line of the table.
+// formatLine returns the row's line of the table. The latencies in parentheses are the floor's.
 func (c *comparison) formatLine(r row) string {
 	cpu := func(side []sliceResult) float64 {
 		var each []float64
@@ -115,8 +114,8 @@ func (c *comparison) formatLine(r row) string {
 		}
 		return median(each)
 	}
-	both := func(q int, of func(timing) time.Duration) string {
-		return fmt.Sprintf("%.3g (%.3g)", milliseconds(percentile(c.service, q, of)), milliseconds(percentile(c.floor, q, of)))
+	both := func(q int, timeOf func(timing) time.Duration) string {
+		return fmt.Sprintf("%.3g (%.3g)", milliseconds(percentile(c.service, q, timeOf)), milliseconds(percentile(c.floor, q, timeOf)))
 	}
 	answers := float64(c.answers())
 	return fmt.Sprintf("| %s | **%.2f** | %s | %s | %.3f | %.3f | %.0f | %.0f | %s | %s | %s | exact |\n", r.name, median(c.ratios), formatBound(r.must), formatBound(r.goal),
@@ -155,12 +154,13 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 // wholeTime returns the time until the end of an answer.
 func wholeTime(t timing) time.Duration { return t.whole }
 
-// percentile returns the q-th percentile of one time of all answers in the slices.
-func percentile(side []sliceResult, q int, of func(timing) time.Duration) time.Duration {
+// percentile returns the q-th percentile of the times that timeOf returns for all answers in the slices. It returns 0
+// if there are none.
+func percentile(side []sliceResult, q int, timeOf func(timing) time.Duration) time.Duration {
 	var all []time.Duration
 	for _, f := range side {
 		for _, t := range f.timings {
-			all = append(all, of(t))
+			all = append(all, timeOf(t))
 		}
 	}
 	if len(all) == 0 {
@@ -173,7 +173,7 @@ func percentile(side []sliceResult, q int, of func(timing) time.Duration) time.D
 // upstream counts the requests to the model and the MCP server.
 type upstream struct{ model, calls, lists, others int64 }
 
-// upstream returns the requests so far.
+// upstream returns how many requests the model and the MCP server have received so far.
 func (fx *fixture) upstream() (upstream, error) {
 	m, err := fx.model.getStats("/stats")
 	if err != nil {
@@ -193,8 +193,8 @@ func (u upstream) plus(v upstream) upstream {
 	return upstream{u.model + v.model, u.calls + v.calls, u.lists + v.lists, u.others + v.others}
 }
 
-// checkCounts returns an error unless so many answers took exactly one request to the model for
-// each step, one to the MCP server for each call, and no other.
+// checkCounts returns an error unless u is exactly what that many answers of the script need: one request to the model
+// for each step, one to the MCP server for each call, and no other.
 func (u upstream) checkCounts(s script, answers int64) error {
 	want := upstream{model: answers * int64(s.Rounds+1), calls: answers * int64(s.Rounds*s.Calls)}
 	if u != want {

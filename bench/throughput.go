@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// throughputCallers has the numbers of callers at which measureThroughput measures.
+// throughputCallers lists the numbers of callers that measureThroughput measures.
 var throughputCallers = []int{1, 4, 16, 64, 256}
 
-// measureThroughput returns the answers per second with each event log, by the number of callers, and how many
-// processors the service used for them. The callers, the model, the tool and the NATS server share the machine with it.
+// measureThroughput measures a service with each kind of event log. For each number of callers, it returns the answers
+// per second and how many processors the service used. The callers, the model, the tool and the NATS server run on the
+// same machine as the service.
 func measureThroughput(ctx context.Context, fx *fixture) (string, error) {
 	length := 5 * time.Second
 	if fx.quick {
@@ -41,7 +42,7 @@ func measureThroughput(ctx context.Context, fx *fixture) (string, error) {
 	return strings.Join(lines, "; "), nil
 }
 
-// throughputOf measures a service with the event log at url.
+// throughputOf measures a new service with the event log at url, for the time length at each number of callers.
 func (fx *fixture) throughputOf(ctx context.Context, url string, length time.Duration) (string, error) {
 	p, err := startService(ctx, fx.answerd, append(fx.serviceEnv(setting{tools: 10}), "EVENTS_URL="+url, "EVENTS_MAX_BYTES=1GiB"))
 	if err != nil {

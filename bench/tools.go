@@ -102,7 +102,7 @@ func (t *tools) answer(w http.ResponseWriter, old bool, n int, id json.RawMessag
 	}
 }
 
-// quotedResult returns the text of a result of that size as a JSON string.
+// quotedResult returns resultText(size) as a JSON string.
 func (t *tools) quotedResult(size int) string {
 	text, ok := t.results.Load(size)
 	if !ok {
@@ -111,7 +111,8 @@ func (t *tools) quotedResult(size int) string {
 	return text.(string)
 }
 
-// writeResult answers with the members of a result, as an SSE event or as plain JSON.
+// writeResult answers the request id with a result that has these members: as an SSE event if event is true, and
+// otherwise as plain JSON.
 func writeResult(w http.ResponseWriter, event bool, id json.RawMessage, members string) {
 	body := `{"jsonrpc":"2.0","id":` + string(id) + `,"result":{` + members + "}}"
 	if event {

@@ -426,8 +426,8 @@ func (a *Agent) validateServersAndTools(owner auth.Identity, request Request) er
 }
 
 // validateRequiredTool refuses a request whose ForcedTool or one of whose AllowedTools is not offered to the model,
-// because the model's endpoint would refuse it with a less clear message, or the model would lack the tool. It also refuses ToolRequired if the model is offered no tools, because the
-// endpoint would then answer without a call.
+// because the model's endpoint would refuse it with a less clear message, or the model would lack the tool. It also
+// refuses ToolRequired if the model is offered no tools, because the endpoint would then answer without a call.
 func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, request Request) error {
 	if request.ForcedTool == "" && request.ToolChoice != ToolRequired && len(request.AllowedTools) == 0 {
 		return nil

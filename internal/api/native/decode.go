@@ -235,7 +235,7 @@ func (d *decoder) readBudget() (limits agent.Budget, ask bool) {
 	return limits, ask
 }
 
-// readPrompt reads the name and arguments of the MCP server prompt with which the run starts.
+// readPrompt reads the reference to a prompt of an MCP server, with which the run starts.
 func (d *decoder) readPrompt() *agent.ServerPrompt {
 	prompt := &agent.ServerPrompt{}
 	for name := range d.readObject("server", "name") {

@@ -183,7 +183,7 @@ func (d *decoder) invalidError(err error) error {
 	return NewInvalid(d.field+string(bad.JSONPointer), d.syntaxDetail(bad))
 }
 
-// syntaxDetail returns the text that describes an error in the body's JSON to the client.
+// syntaxDetail describes a syntax error in the body to the client.
 func (d *decoder) syntaxDetail(bad *jsontext.SyntacticError) string {
 	switch {
 	case errors.Is(bad, io.EOF) || errors.Is(bad, io.ErrUnexpectedEOF):
@@ -196,7 +196,7 @@ func (d *decoder) syntaxDetail(bad *jsontext.SyntacticError) string {
 	return fmt.Sprintf("not JSON at byte %d", bad.ByteOffset)
 }
 
-// hasSurrogateAt reports whether the escape of a surrogate, such as \ud83d, begins at offset in the body.
+// hasSurrogateAt reports whether an escape of a surrogate, such as \ud83d, begins at that offset in the body.
 func (d *decoder) hasSurrogateAt(offset int64) bool {
 	escape := d.body[offset:min(offset+3, int64(len(d.body)))]
 	return bytes.EqualFold(escape, []byte(`\ud`))
@@ -341,7 +341,7 @@ func (d *decoder) readName() string {
 	return s
 }
 
-// readID reads an id. It must have the form of a thread id (thread.IsID).
+// readID reads an identifier that has the form of a thread id (thread.IsID).
 func (d *decoder) readID() string {
 	value, ok := d.readKind('"', mustBeText)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 type Answer struct {
 	Answer   string          `json:"answer"`
 	Metadata event.Metadata  `json:"metadata"`
-	Output   json.RawMessage `json:"output,omitempty"` // the answer as a value, if the question has a schema for it
+	Output   json.RawMessage `json:"output,omitempty"` // the answer as a JSON value, if it must match an output schema
 	RunID    string          `json:"run_id"`
 	ThreadID string          `json:"thread_id"`
 	TraceID  string          `json:"trace_id"`
@@ -110,7 +110,7 @@ func NewStatus(r event.Run, problem func(event.RunError) any) Status {
 // RunList is the body of GET /runs.
 type RunList struct {
 	Runs []ListedRun `json:"runs"`
-	Next string      `json:"next,omitempty"` // the next page's parameter before; "" on the last page
+	Next string      `json:"next,omitempty"` // the query parameter "before" for the next page; "" on the last page
 }
 
 // ListedRun describes a run in a list, without its answer.

@@ -38,14 +38,14 @@ func NewThread(t event.Thread, status event.Status) Thread {
 // ThreadList is the body of GET /threads.
 type ThreadList struct {
 	Threads []Thread `json:"threads"`
-	Next    string   `json:"next,omitempty"` // the next page's parameter after; "" on the last page
+	Next    string   `json:"next,omitempty"` // the query parameter "after" for the next page; "" on the last page
 }
 
 // ThreadMessages is the body of GET /threads/{thread_id}: a thread with some of its messages in order.
 type ThreadMessages struct {
 	Thread
 	Messages []ThreadMessage `json:"messages"`
-	Next     string          `json:"next,omitempty"` // the parameter before of the page with older messages; "" if there are none
+	Next     string          `json:"next,omitempty"` // the query parameter "before" for older messages; "" if there are none
 }
 
 // ThreadMessage is a message of a thread. Each run has two: the user's question and the assistant's answer.
@@ -65,7 +65,7 @@ type ThreadAttachment struct {
 	MediaType string `json:"media_type,omitempty"`
 }
 
-// NewThreadMessages returns the two messages of t, the turn of the run with the id run.
+// NewThreadMessages returns the two messages of a run's turn in its thread: the question and the answer.
 func NewThreadMessages(run string, t thread.Turn) []ThreadMessage {
 	user := ThreadMessage{Role: "user", Content: t.Question, RunID: run, Time: t.Asked}
 	for _, m := range t.Media {
@@ -78,8 +78,8 @@ func NewThreadMessages(run string, t thread.Turn) []ThreadMessage {
 	return []ThreadMessage{user, assistant}
 }
 
-// FormatTurn returns the parameter before for the page that ends before the turn with that number. It returns "" for 0,
-// which means that no such page exists.
+// FormatTurn returns the query parameter "before" for the page of messages that ends before the turn with that number.
+// It returns "" for 0, which means that the thread has no older messages.
 func FormatTurn(number int64) string {
 	if number == 0 {
 		return ""

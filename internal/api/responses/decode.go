@@ -81,9 +81,9 @@ func wrongMember(field string, raw []byte, err error, detail string) error {
 	return &Invalid{field + at, "is of the wrong type: " + value}
 }
 
-// readConversation reads which thread the request continues. Either the member conversation names it, as an id or an
-// object with an id, or it is the thread of previous_response_id, which Decode's caller looks up. The thread's turns
-// come before the input.
+// readConversation reads which thread the request continues, whose turns come before the input. It is the thread that
+// conversation names, as an id or as an object with an id. For previous_response_id, readConversation only sets
+// ContinueThread: the API looks up that response's thread after Decode.
 func (q *Request) readConversation(in body) error {
 	if !isGiven(in.Conversation) {
 		q.ContinueThread = in.PreviousID != ""
@@ -205,9 +205,9 @@ func (q *Request) readText(in body) error {
 	return nil
 }
 
-// readSchema turns a text.format of type json_schema into a response_format of Chat Completions, in which all members
-// but type are one level deeper. If strict is true, the schema also becomes q.OutputSchema, so that the agent validates
-// the answer with it. readSchema modifies format.
+// readSchema converts a text.format of the type json_schema to a response_format of Chat Completions, which has the
+// same members except type one level deeper. If strict is true, the schema is also the OutputSchema, so that the agent
+// checks the answer against it. readSchema changes format.
 func (q *Request) readSchema(format map[string]json.RawMessage) error {
 	delete(format, "type")
 	responseFormat := map[string]any{"type": "json_schema", "json_schema": format}

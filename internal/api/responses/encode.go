@@ -83,8 +83,8 @@ func (enc *Encoder) Response() any {
 // another response.
 func (enc *Encoder) HasEnded() bool { return enc.ended }
 
-// Resume makes the response continue after the suspension with the sequence number seq, which is already over. Call it
-// before the suspension is encoded.
+// Resume reports that the suspension with the sequence number seq is over, so that it does not end the response. It
+// must be called before that suspension is encoded.
 func (enc *Encoder) Resume(seq int64) { enc.head.Until = max(enc.head.Until, seq+1) }
 
 // Encode returns the frames for e, which must be the run's next event. It returns nil after the end of the response,

@@ -132,9 +132,9 @@ func (q *Request) readServerCall(field string, item inItem) error {
 	return err
 }
 
-// errorText returns the text of an mcp_call's error, or "" if it has none. The error is a text or one of the objects
-// that callError returns, which has a message or the texts of its content; these are joined with newlines. An error of
-// another form is returned as JSON.
+// errorText returns the error of an mcp_call as text. The error is a string, or one of the objects that callError
+// returns: then the text is its message and the texts of its content, one per line. An error of another form is
+// returned as JSON, and a missing one as "".
 func errorText(raw json.RawMessage) string {
 	if !isGiven(raw) {
 		return ""

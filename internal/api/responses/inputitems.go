@@ -8,9 +8,9 @@ import (
 	"answerd/internal/event"
 )
 
-// InputItems returns the input of the response with that id, oldest item first. For the first response of a run, that
-// is the conversation up to the question, without the parts that EncodeStored had to leave out. For a later response,
-// it is the approvals that resumed the run. Only then it needs events, which must be all events of the run.
+// InputItems returns the input of the response with that id, oldest first. For the first response of a run, that is the
+// conversation up to its question, without the parts that EncodeStored had to leave out. For a later response, it is
+// the approvals that resumed the run. They are found in events, which must then be all events of the run.
 func (s StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 	if _, span, _ := ParseID(id); span.After > 0 {
 		return approvalItems(id, span, events)

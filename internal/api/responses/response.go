@@ -140,7 +140,8 @@ var (
 	schemaMembers    = object{"name": nil, "description": nil, "schema": nil, "strict": false}
 )
 
-// withMembers returns the object raw with those of members that it lacks. raw may be null, which lacks all of them.
+// withMembers returns the JSON object raw, with the members that it lacks added from members. raw may be null, which
+// lacks all of them.
 func withMembers(raw json.RawMessage, members object) json.RawMessage {
 	var given object
 	_ = json.Unmarshal(raw, &given) // cannot fail: Decode accepted raw as an object or null

@@ -87,8 +87,8 @@ func (e *Invalid) Error() string { return strings.TrimPrefix(e.Param+": "+e.Mess
 // maxStored is the largest size, in bytes, of a request's stored form.
 const maxStored = 256 << 10
 
-// StoredRequest is what is needed of a request to encode its response again, list its input, and continue its
-// conversation. The event log keeps it with the run.
+// StoredRequest is the part of a request that the event log keeps with the run. From it the response can be encoded
+// again, its input listed, and its conversation continued.
 type StoredRequest struct {
 	Format        string   `json:"face"`  // formatName; "" for a run of another API format
 	Model         string   `json:"model"` // as the client wrote it
@@ -265,9 +265,9 @@ func ParseID(id string) (run string, span Span, ok bool) {
 	return runPrefix + parts[1], span, true
 }
 
-// itemID returns the id of an item. The id contains the run's id, which is taken from response, a response's id. kind
-// is a prefix such as msg, fc or mcp. name is unique among the run's items of that kind: a part id, a call id, an
-// interrupt id or a server's name, for example.
+// itemID returns the id of an item in the run that a response belongs to; response is that response's id. kind is a
+// prefix such as msg, fc or mcp. name is unique among the items of that kind in the run, such as a part id, a call id,
+// an interrupt id or a server's name.
 func itemID(kind, response, name string) string {
 	run, _, _ := ParseID(response)
 	return kind + "_" + strings.TrimPrefix(run, runPrefix) + "_" + name
