@@ -22,8 +22,8 @@ import (
 // maxReaders bounds the streams that read one run at a time.
 const maxReaders = 4096
 
-// streamLimiter counts the open requests and the readers of each run, to bound them: each holds a goroutine and buffers
-// for as long as its client likes.
+// streamLimiter counts open requests and the readers of each run, in order to limit them: each of them holds a
+// goroutine and buffers for as long as its client likes.
 type streamLimiter struct {
 	mu      sync.Mutex     // protects all fields
 	open    int            // open requests of all callers
@@ -36,9 +36,9 @@ func newStreamLimiter() *streamLimiter {
 	return &streamLimiter{callers: make(map[string]int), readers: make(map[string]int)}
 }
 
-// acquireRequest counts a request of caller as open. It returns a problem instead if limit requests are open, or
-// perCaller requests of this caller; a perCaller of 0 is no bound. The function release must be called once, when the
-// request has ended; it is nil if there is a problem.
+// acquireRequest counts an open request of caller. It returns a problem instead if all callers together have limit open
+// requests, or this caller has perCaller; a perCaller of 0 means no limit. Call release once, when the request has
+// ended. It is nil if there is a problem.
 func (l *streamLimiter) acquireRequest(caller string, limit, perCaller int) (release func(), _ *problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,8 +58,8 @@ func (l *streamLimiter) acquireRequest(caller string, limit, perCaller int) (rel
 	}, nil
 }
 
-// acquireReader counts a reader of a run. It returns a problem instead if the run has maxReaders of them. The function
-// release must be called once, when the stream has ended; it is nil if there is a problem.
+// acquireReader counts a reader of the run. It returns a problem instead if the run has maxReaders. Call release once,
+// when the stream has ended. It is nil if there is a problem.
 func (l *streamLimiter) acquireReader(run string) (release func(), _ *problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +74,7 @@ func (l *streamLimiter) acquireReader(run string) (release func(), _ *problem) {
 	}, nil
 }
 
-// decrement subtracts 1 from the count of name, and removes a count of 0.
+// decrement subtracts 1 from counts[name], and deletes the entry at 0 so that the map does not grow.
 func decrement(counts map[string]int, name string) {
 	counts[name]--
 	if counts[name] == 0 {
@@ -82,8 +82,8 @@ func decrement(counts map[string]int, name string) {
 	}
 }
 
-// limitOpenRequests refuses requests beyond MaxStreams and MaxStreamsPerCaller, before they reach a handler, so that a
-// refused request costs little. It counts every request, but only those that stream or wait for a run stay open for
+// limitOpenRequests refuses requests beyond MaxStreams and MaxStreamsPerCaller before they reach a handler, so that a
+// refused request costs little. It counts all requests, although only those that stream or wait for a run stay open
 // long.
 func (h *Handler) limitOpenRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -98,16 +98,16 @@ func (h *Handler) limitOpenRequests(next http.Handler) http.Handler {
 }
 
 const (
-	// smallBody is the number of bytes at the beginning of each request body that are not counted, so that a small
-	// request, such as an answer to an interrupt, is accepted while memory is short.
+	// smallBody is the number of bytes at the start of each body that countBody does not count. So the service accepts
+	// a small request, such as an answer to an interrupt, even while memory is short.
 	smallBody = 64 << 10
-	// bodyCopies is how often the content of a body is in memory when it is decoded: as bytes and as values.
+	// bodyCopies is how many times a body is in memory while it is decoded: as bytes and as values.
 	bodyCopies = 2
 )
 
 // countBody counts large request bodies towards the memory of runs (Agent.Memory) until the request has ended.
 // Otherwise the bodies of requests that are not admitted yet could fill the memory. It refuses a request whose
-// Content-Length does not fit; the bytes themselves are counted as they are read (countedBody).
+// Content-Length does not fit. Bytes are counted as they are read (countedBody).
 func (h *Handler) countBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.Agent.Memory == nil {
@@ -128,8 +128,8 @@ func (h *Handler) countBody(next http.Handler) http.Handler {
 // countedBody is a request body whose bytes beyond smallBody count as memory.
 type countedBody struct {
 	io.ReadCloser
-	hold func(bytes int64) bool // counts bytes; false if not enough memory is left
-	read int                    // bytes that were read so far
+	hold func(bytes int64) bool // counts bytes; returns false if not enough memory is left
+	read int                    // bytes read so far
 }
 
 // Read implements io.Reader. If not enough memory is left, it returns no bytes and an *agent.Refusal.
@@ -145,8 +145,8 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// shortOfMemory returns the refusal of a request whose body does not fit into the memory that is left. The caller gets
-// 503 with Retry-After.
+// shortOfMemory returns the refusal of a request whose body does not fit into the free memory. The client gets 503 with
+// Retry-After.
 func shortOfMemory() *agent.Refusal {
 	return &agent.Refusal{Reason: agent.ErrMemoryShort, RetryAfter: 2 * time.Second}
 }
@@ -154,9 +154,9 @@ func shortOfMemory() *agent.Refusal {
 // overLimitKey is the context key with which OverLimit marks a connection.
 type overLimitKey struct{}
 
-// OverLimit returns ctx with the mark of a connection over the limit, for http.Server.ConnContext. On a connection with
-// this mark, probes are answered and all other requests are refused, so that monitoring can tell a busy process from a
-// dead one.
+// OverLimit returns a copy of ctx, the context of a connection over the connection limit, with a mark that says so. It
+// is for http.Server.ConnContext. On such a connection, probes are answered and all other requests are refused, so that
+// monitoring can tell a busy process from a dead one.
 func OverLimit(ctx context.Context) context.Context {
 	return context.WithValue(ctx, overLimitKey{}, true)
 }
@@ -175,14 +175,14 @@ func (h *Handler) rejectOverLimit(next http.Handler) http.Handler {
 	})
 }
 
-// isProbe reports whether the request has one of the paths that monitoring asks for. Monitoring addresses the service
-// by IP address, and must get an answer from an overloaded service too.
+// isProbe reports whether r has a path that monitoring requests. Monitoring addresses the service by IP address and
+// must get an answer even from an overloaded service, so checkHost and rejectOverLimit exempt probes.
 func isProbe(r *http.Request) bool {
 	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
 }
 
-// refusalProblem returns the problem of a request that was not admitted. Its code says whose use exceeds a limit, this
-// caller's (rate_limited) or that of all callers together (overloaded); Retry-After says when to try again.
+// refusalProblem returns the problem for a request that was not admitted. Its code says which limit was reached: this
+// caller's (rate_limited) or the service's (overloaded). Retry-After says when to try again.
 func refusalProblem(refusal *agent.Refusal) *problem {
 	var p *problem
 	switch {
@@ -199,7 +199,7 @@ func refusalProblem(refusal *agent.Refusal) *problem {
 	return p
 }
 
-// spentProblem returns the problem of a question whose caller has used up their budget for the current period.
+// spentProblem returns the problem for a caller who has used up their budget for the current period.
 func spentProblem(e *usage.SpentError) *problem {
 	p := newProblem("rate_limited", fmt.Sprintf("The budget of this caller is used up (%s). The period ends at %s.",
 		e.Limit, e.Until.UTC().Format(time.RFC3339)))
@@ -208,10 +208,9 @@ func spentProblem(e *usage.SpentError) *problem {
 	return p
 }
 
-// clientAddress returns the address that identifies an anonymous caller: the IPv4 address of the connection, or its
-// IPv6 /64 network, because a subscriber usually has a whole one. It ignores headers such as X-Forwarded-For, because
-// any client can set them. So all callers behind a proxy count as one. The result is "" if RemoteAddr has no IP
-// address.
+// clientAddress returns the address that identifies an anonymous caller: the connection's IPv4 address, or its IPv6 /64
+// network, because one subscriber usually has a whole /64. It ignores headers such as X-Forwarded-For, because any
+// client can set them, so all callers behind a proxy count as one. It returns "" if RemoteAddr has no IP address.
 func clientAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -235,18 +234,19 @@ const (
 	maxRejections     = 20
 )
 
-// rejectionLog logs rejected requests: of each rejectionInterval the first request of each key, and at most
-// maxRejections requests. It counts the rest. The zero value is ready to use.
+// rejectionLog logs rejected requests and limits the lines: in each rejectionInterval, it logs only the first request
+// with each key, and at most maxRejections requests in total. It counts the others. The zero value is ready to use.
 type rejectionLog struct {
 	mu      sync.Mutex      // protects all fields
 	since   time.Time       // beginning of the current interval
 	keys    map[string]bool // keys with a line in the current interval
-	omitted int             // rejections since the last line, which have no line of their own
+	omitted int             // rejections since the last line that were counted but not logged
 }
 
-// log writes a warning with attrs about a rejected request, unless key has a line in this interval or the interval has
-// maxRejections lines. A line says how many rejections before it have none, and names page, the document that says what
-// to do. It is written without the mutex, because a slow log must not block other requests.
+// log writes a warning with attrs about a rejected request, unless the current interval already has a line for key or
+// maxRejections lines. The line says how many rejections before it were not logged, and refers to page, the document
+// that explains what to do. l.mu is not held while the line is written, because a slow log must not block other
+// requests.
 func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, page help.Page, key string, attrs ...any) {
 	omitted, ok := l.admit(key)
 	if !ok {
@@ -259,8 +259,8 @@ func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, page help.P
 	logger.WarnContext(ctx, "request rejected", attrs...)
 }
 
-// admit reports whether a line about key may be written now, and counts the rejection. omitted is how many rejections
-// before it have no line.
+// admit counts a rejection and reports whether a line for key may be written now. If so, omitted is the number of
+// rejections since the last line.
 func (l *rejectionLog) admit(key string) (omitted int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -276,8 +276,8 @@ func (l *rejectionLog) admit(key string) (omitted int, ok bool) {
 	return omitted, true
 }
 
-// logRateLimited logs the caller of a request that was refused with p, so that operators can find who exceeds a limit.
-// It does nothing unless the code of p is rate_limited.
+// logRateLimited logs the caller of a request that was refused with p, so that operators can find out who exceeds a
+// limit. It does nothing if p has another code than rate_limited.
 func (h *Handler) logRateLimited(ctx context.Context, p *problem, caller auth.Identity) {
 	if p.Code != "rate_limited" {
 		return
@@ -286,5 +286,5 @@ func (h *Handler) logRateLimited(ctx context.Context, p *problem, caller auth.Id
 		"cause", p.Detail, "subject", caller.Subject, "address", caller.Address)
 }
 
-// truncateForLog returns the first 200 bytes of s, which a caller may have made as long as they like.
+// truncateForLog returns at most the first 200 bytes of s, because clients choose its length.
 func truncateForLog(s string) string { return s[:min(len(s), 200)] }

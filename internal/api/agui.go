@@ -9,8 +9,8 @@ import (
 	"answerd/internal/event"
 )
 
-// postAGUI serves POST /agui and POST /agui/{agent}. The request has a question, which starts a run of the agent, or
-// answers to interrupts, which resume the suspended run of its thread. Either is one AG-UI run, and is streamed.
+// postAGUI serves POST /agui and POST /agui/{agent}. The request has either a question, which starts a run of the
+// agent, or answers to interrupts, which resume the thread's suspended run. Both are streamed as one AG-UI run.
 func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "agent")
 	if id == definition.CapabilitiesID { // /agui/capabilities has a route for GET only, and is no agent
@@ -88,8 +88,8 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agu
 	return nil
 }
 
-// streamAGUI streams the events of a run that follow the event after, as the AG-UI run that request names. It reads the
-// run from position 0, because the encoder needs all events; for those up to after, it encodes nothing.
+// streamAGUI streams the events that follow the event after, as the AG-UI run that request names. It reads the run from
+// its start, because the encoder needs all events. The encoder returns no frames for those up to after.
 func (h *Handler) streamAGUI(w http.ResponseWriter, r *http.Request, request agui.Request, run event.Run, after int64) {
 	head := agui.Header{
 		ThreadID: request.ThreadID, ClientRunID: request.RunID, RunID: run.ID, V1: request.V1, After: after,
@@ -97,7 +97,7 @@ func (h *Handler) streamAGUI(w http.ResponseWriter, r *http.Request, request agu
 	h.streamRun(w, r, run.ID, 0, h.untilSuspended(r, formatOf(agui.NewEncoder(head)), canAskAnything))
 }
 
-// canAskAnything is the canAsk of untilSuspended for AG-UI, which has interrupts of any kind.
+// canAskAnything is the canAsk function of untilSuspended for AG-UI, which has interrupts of every kind.
 func canAskAnything(event.Suspended) bool { return true }
 
 // getAGUICapabilities serves GET /agui/capabilities.

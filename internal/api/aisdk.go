@@ -18,9 +18,9 @@ import (
 // uiStreamHeader marks a stream as a UI message stream of the AI SDK.
 var uiStreamHeader = http.Header{"X-Vercel-Ai-Ui-Message-Stream": {"v1"}}
 
-// postUIChat serves POST /api/chat. The request has a question, which starts a run, or a message of the assistant with
-// a person's answers, which resume a suspended run, or with results of the page's own tools, which start a run that
-// continues the message.
+// postUIChat serves POST /api/chat. The request has a question, which starts a run, or a message of the assistant. Such
+// a message has a person's answers, which resume a suspended run, or results of the page's own tools, which start a run
+// that continues the message.
 func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	var request aisdk.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
@@ -37,8 +37,8 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	}
 	req.ThreadID = request.ThreadID
 	if len(request.Answers) > 0 {
-		// A page posts its message with all answers, including those that it has posted before. If no answer is to an
-		// open interrupt, the request can only be about results of the page's own tools.
+		// A page posts its message with all answers, including those that it has posted before. If none of them is to
+		// an open interrupt, the request can only be about results of the page's own tools.
 		run, open, err := h.findSuspendedRun(r, request.ThreadID, answersInterrupt(request))
 		switch {
 		case err != nil:
@@ -69,8 +69,8 @@ func answersInterrupt(q aisdk.Request) func(event.Interrupt) bool {
 	}
 }
 
-// continueUIChat answers interrupts of a suspended run and streams the rest of its message. open are the interrupts of
-// the run that q has answers to; answers to any other interrupt are ignored.
+// continueUIChat answers the run's interrupts in open and streams the rest of its message. open has the interrupts that
+// q answers; q's answers to other interrupts are ignored.
 func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, open []event.Interrupt) error {
 	head := aisdk.DecodeStored(run.Request).Header(run)
 	head.MessageID = q.MessageID
@@ -93,9 +93,9 @@ func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk
 // runIDLength is the length of a run's id, in every log.
 const runIDLength = len("run_") + 26
 
-// runOfChat returns the run whose id a page uses as the id of a chat. A page can show any run of its caller in this
-// way, and the chat then continues the thread of that run. found is false if id does not have the form of a run's id.
-// If it has, and the caller has no run with that id, the error is event.ErrNotFound.
+// runOfChat returns the caller's run whose id a page uses as the id of a chat. In this way a page can show any of its
+// caller's runs, and the chat continues the run's thread. found is false if id does not have the form of a run's id. If
+// it has, and the caller has no such run, the error is event.ErrNotFound.
 func (h *Handler) runOfChat(r *http.Request, id string) (run event.Run, found bool, err error) {
 	if !strings.HasPrefix(id, "run_") || len(id) != runIDLength {
 		return event.Run{}, false, nil
@@ -104,8 +104,8 @@ func (h *Handler) runOfChat(r *http.Request, id string) (run event.Run, found bo
 	return run, err == nil, err
 }
 
-// threadOfChat returns the thread of a chat: the thread of the run whose id the chat has (runOfChat), or else the thread
-// with the same id as the chat.
+// threadOfChat returns the id of the chat's thread. That is the thread of the run that chatID names (runOfChat), or
+// else chatID itself.
 func (h *Handler) threadOfChat(r *http.Request, chatID string) (string, error) {
 	run, found, err := h.runOfChat(r, chatID)
 	if found {
@@ -114,10 +114,10 @@ func (h *Handler) threadOfChat(r *http.Request, chatID string) (string, error) {
 	return chatID, err
 }
 
-// resumeUIChat serves GET /api/chat/{id}/stream. If the id is that of a chat, it streams the chat's newest run from its
-// beginning while the run is in progress, and after that only if the page may have missed the end (missedEnd).
-// Otherwise it answers 204, with which the SDK expects that there is nothing to stream. If the id is that of a run
-// (runOfChat), it streams that run, in progress or ended, whichever API format started it.
+// resumeUIChat serves GET /api/chat/{id}/stream. If the id is that of a run (runOfChat), it streams that run, in
+// progress or ended, whichever API format started it. Otherwise it streams the chat's newest run from its beginning, if
+// the run is in progress or the page may have missed its end (missedEnd). If not, it answers 204, which tells the SDK
+// that it has nothing to stream.
 func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 	thread, err := chatIDOf(r)
 	if err != nil {
@@ -161,8 +161,8 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 }
 
 // repeatedHeader returns the header of a stream that repeats a run from its first event, as a message of its own. The
-// error is not_found while the run is suspended for what the format cannot ask, event.ErrGone if the log has dropped
-// events of the run, or another error of the log.
+// error is not_found while the run waits for something that the format cannot ask a person for, event.ErrGone if the
+// log has dropped events of the run, or another error of the log.
 func (h *Handler) repeatedHeader(r *http.Request, run event.Run) (aisdk.Header, error) {
 	if suspended, ok := run.Last.Body.(event.Suspended); ok && !canAskInUIChat(suspended) {
 		return aisdk.Header{}, newProblem("not_found", "The run waits for a person to raise one of its limits, "+
@@ -172,28 +172,28 @@ func (h *Handler) repeatedHeader(r *http.Request, run event.Run) (aisdk.Header, 
 	if _, err := h.Log.After(r.Context(), run.ID, 0); err != nil {
 		return aisdk.Header{}, err
 	}
-	// A run that continues a message after a call of one of the page's tools has only the end of that message. A page
-	// replaces the message that has the streamed id, and would lose the call and its result. So the message gets an id
-	// of its own.
+	// A run may continue a message after a call of one of the page's tools, and has only the end of that message. The
+	// page replaces its message with the streamed id, and would lose the call and its result. So the repeated message
+	// gets an id of its own.
 	stored := aisdk.DecodeStored(run.Request)
 	stored.MessageID = ""
 	return stored.Header(run), nil
 }
 
-// canAskInUIChat reports whether a page can show, and answer, what a run is suspended for. The format has parts for
-// approvals and elicitations, but not for limits of a budget.
+// canAskInUIChat reports whether a page can show and answer the interrupts in s. The format has parts for approvals and
+// elicitations, but not for limits of a budget.
 func canAskInUIChat(s event.Suspended) bool {
 	return !slices.ContainsFunc(s.Interrupts, func(i event.Interrupt) bool { return i.Kind == event.KindBudget })
 }
 
-// uiChatFormat returns the stream format for the run and the message that head describes.
+// uiChatFormat returns the stream format for the run and message that head describes. It is for one stream.
 func (h *Handler) uiChatFormat(r *http.Request, head aisdk.Header) streamFormat {
 	f := formatOf(aisdk.NewEncoder(head))
 	f.header = uiStreamHeader
 	return h.untilSuspended(r, f, canAskInUIChat)
 }
 
-// streamUIChat streams the run and the message that head describes, and records whether the page got all of it.
+// streamUIChat streams the run and message that head describes, and records whether the page received the whole stream.
 func (h *Handler) streamUIChat(w http.ResponseWriter, r *http.Request, head aisdk.Header) {
 	h.deliveries.record(head.RunID, false)
 	if h.streamRun(w, r, head.RunID, 0, h.uiChatFormat(r, head)) {
@@ -201,8 +201,8 @@ func (h *Handler) streamUIChat(w http.ResponseWriter, r *http.Request, head aisd
 	}
 }
 
-// stopUIChat serves POST /api/chat/{id}/stop: it cancels the running and suspended runs of the chat. It waits at most
-// cancelWait for the end of each.
+// stopUIChat serves POST /api/chat/{id}/stop: it cancels the chat's running and suspended runs. It waits at most
+// cancelWait for each of them to end.
 func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
 	id, err := chatIDOf(r)
 	if err != nil {
@@ -240,23 +240,23 @@ func chatIDOf(r *http.Request) (string, error) {
 }
 
 const (
-	// maxTracked bounds the runs whose delivery is tracked.
+	// maxTracked is the number of runs whose delivery is tracked.
 	maxTracked = 8192
-	// redeliveryTime is how long after a run's end its stream is repeated if its delivery is
-	// unknown. Pages reconnect within seconds after a stream broke.
+	// redeliveryTime is how long after a run's end its stream is repeated if it is unknown whether a page received it.
+	// Pages reconnect within seconds after a stream broke.
 	redeliveryTime = time.Minute
 )
 
-// deliveryTracker records whether a page has received the stream of a run to its end. It keeps the maxTracked runs that
-// were recorded last, in memory only: a lost record can make a page get a stream twice, or not again.
+// deliveryTracker records whether a page has received a run's stream to its end. It keeps the last maxTracked runs, in
+// memory only. If a record is lost, a page may get a stream twice, or not again.
 type deliveryTracker struct {
 	mu        sync.Mutex      // protects all fields
-	runs      []string        // ids, the one that was recorded longest ago first
+	runs      []string        // run ids, least recently recorded first
 	delivered map[string]bool // by run id: the stream was delivered to its end
 }
 
-// record stores whether the stream of a run was delivered to its end. It replaces an earlier record of the run. The run
-// of a stream that has just begun is recorded as not delivered.
+// record stores whether the run's stream was delivered to its end, and replaces an earlier record. A stream that has
+// just begun counts as not delivered.
 func (t *deliveryTracker) record(run string, delivered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -274,11 +274,11 @@ func (t *deliveryTracker) record(run string, delivered bool) {
 	t.delivered[run] = delivered
 }
 
-// missedEnd reports whether the page of an ended run should get the stream again: its delivery broke, or is unknown.
+// missedEnd reports whether a page should get the ended run's stream again, because its delivery broke or is unknown.
 //
-// Delivery is unknown if another process served the stream, or this one before a restart. The stream is then repeated
-// until redeliveryTime after the end of the run, because a message that is shown twice does less harm than half a
-// message. The stream of a cancelled run is not repeated, because its caller stopped it. now is the time of the log.
+// It is unknown if another process served the stream, or this one before a restart. The stream is then repeated until
+// redeliveryTime after the run's end, because a message that is shown twice does less harm than half a message. The
+// stream of a cancelled run is not repeated, because the caller stopped it. now is the log's time.
 func (t *deliveryTracker) missedEnd(run event.Run, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

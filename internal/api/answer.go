@@ -12,13 +12,13 @@ import (
 	"answerd/internal/event"
 )
 
-// errContextEnded is the error of awaitRun if its ctx ends first. If that is the context of the request, the caller has
-// left and reads no response, so the text does not matter. cancelAndWait returns it when its wait is over.
+// errContextEnded is awaitRun's error if ctx ends before the run does. If ctx is the request's context, the client has
+// disconnected, and its text is never sent. cancelAndWait also returns it, when its wait is over.
 var errContextEnded = newProblem("timeout", "The caller left.")
 
-// postAnswer serves POST /answer. It waits until the run has ended and answers with the whole result. If the run is
-// suspended after the time that the caller prefers to wait (Prefer: wait, RFC 7240 section 4.3), it answers 202 with
-// the run's status. For a background run it does so at once.
+// postAnswer serves POST /answer. It waits until the run has ended and answers with the whole result. A background run
+// gets 202 with the run's status at once. A suspended run gets it when the time that the client prefers to wait is over
+// (Prefer: wait, RFC 7240 section 4.3).
 func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 	req, err := h.decodeRequest(r, native.Decode)
 	if err != nil {
@@ -36,8 +36,8 @@ func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 
-	// The wait limits only how long a suspended run is awaited. Its context must not end with that of the request: if
-	// the caller leaves, awaitRun must cancel the run, and not return it as suspended.
+	// The wait limits only how long a suspended run is awaited. waitCtx must not end with the request's context: if the
+	// client disconnects, awaitRun must cancel the run and not return it as suspended.
 	wait, preferenceApplied := preferredWait(r)
 	waitCtx, stopWait := context.WithDeadline(context.WithoutCancel(r.Context()), received.Add(wait))
 	defer stopWait()
@@ -66,15 +66,15 @@ func (h *Handler) writeAccepted(w http.ResponseWriter, run event.Run) {
 	writeJSON(w, http.StatusAccepted, "application/json", h.runStatus(run))
 }
 
-// awaitRun blocks until a run has ended, or until it is suspended and stopWaiting is closed, and returns the run as of
-// then. A nil stopWaiting is never closed. It calls observe, unless that is nil, with each event in order; it leaves
-// out events that the log has dropped.
+// awaitRun blocks until the run has ended, and returns it. It also returns a suspended run as soon as stopWaiting is
+// closed; with a nil stopWaiting, it waits until suspensions are over. If observe is not nil, awaitRun calls it with
+// each event in order, except for events that the log has dropped.
 //
-// If ctx ends, because the caller has left, the error is errContextEnded, and the run is cancelled unless it has
-// another reader. A return because of a suspension does not cancel the run, and from then on the run needs no reader:
-// the caller can come back for the answer. If this process hands its runs over to another one, awaitRun reads what the
-// log has by then and returns the problem draining, which names the run. The run then needs another reader within the
-// disconnect grace, as after any other error.
+// If ctx ends first because the client has disconnected, awaitRun returns errContextEnded, and cancels the run unless
+// it has another reader. If it returns because of a suspension, the run is not cancelled and needs no reader from then
+// on: the client can come back for the answer. If this process hands its runs over to another one, awaitRun reads what
+// the log has by then, and returns the problem draining, which names the run. After this or any other error, the run
+// needs another reader within the disconnect grace.
 func (h *Handler) awaitRun(
 	ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event),
 ) (event.Run, error) {
@@ -91,13 +91,13 @@ func (h *Handler) awaitRun(
 	return run, err
 }
 
-// followRun reads a run for awaitRun, which describes parameters and errors. suspended reports that it returns because
-// the run is suspended and stopWaiting is closed.
+// followRun reads the run for awaitRun, which documents the parameters and errors. suspended reports that it returned
+// because the run is suspended and stopWaiting is closed.
 func (h *Handler) followRun(
 	ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event),
 ) (run event.Run, suspended bool, err error) {
-	var whileSuspended <-chan struct{}   // stopWaiting if the event at pos suspends the run, else nil, which blocks
-	handingOver := h.Agent.HandingOver() // nil once it was received
+	var whileSuspended <-chan struct{}   // stopWaiting while the event at pos suspends the run, else nil, which blocks
+	handingOver := h.Agent.HandingOver() // set to nil when it is closed, so that it is handled once
 	handedOver := false                  // this process no longer executes runs
 	for pos := int64(0); ; {
 		page, err := h.nextPage(ctx, id, pos, observe == nil)
@@ -111,7 +111,7 @@ func (h *Handler) followRun(
 			}
 			pos = run.Last.Seq - 1
 			continue
-		case ctx.Err() != nil: // then an error of a remote log is only a consequence
+		case ctx.Err() != nil: // before err, which may only be a consequence of it
 			return event.Run{}, false, errContextEnded
 		case err != nil:
 			return event.Run{}, false, err
@@ -154,16 +154,15 @@ func (h *Handler) followRun(
 	}
 }
 
-// handedOverProblem returns the problem of a caller who waits for a run that continues in another process.
+// handedOverProblem returns the problem for a client that waits for a run that another process continues.
 func handedOverProblem(run string) *problem {
 	p := newProblem("draining", "The service is shutting down; the run goes on.").withRetryAfter()
 	p.Instance = "/runs/" + run
 	return p
 }
 
-// nextPage returns the next events of a run after pos. With onlyEnd it returns no events until the run has ended or is
-// suspended, and then the newest one alone. If the page has no events, its More is closed when it is time to call
-// nextPage again.
+// nextPage returns the run's events after pos. With onlyEnd, it returns no events until the run has ended or is
+// suspended, and then only the newest one. If the page has no events, wait for its More before the next call.
 func (h *Handler) nextPage(ctx context.Context, id string, pos int64, onlyEnd bool) (event.Page, error) {
 	if !onlyEnd {
 		return h.Log.After(ctx, id, pos)
@@ -175,7 +174,7 @@ func (h *Handler) nextPage(ctx context.Context, id string, pos int64, onlyEnd bo
 	select {
 	case <-settled:
 	default:
-		// Do not read the run now: that would fail while the log is unavailable, and the caller can wait.
+		// Do not read the run yet: that would fail while the log is unavailable, and the request can simply wait.
 		return event.Page{More: settled}, nil
 	}
 	run, err := h.Log.Run(ctx, id)
@@ -185,17 +184,17 @@ func (h *Handler) nextPage(ctx context.Context, id string, pos int64, onlyEnd bo
 	return h.Log.After(ctx, id, max(pos, run.Last.Seq-1))
 }
 
-// isSuspended reports whether a run whose newest event is e is suspended.
+// isSuspended reports whether e suspends its run. If e is the run's newest event, the run is still suspended.
 func isSuspended(e event.Event) bool {
 	_, ok := e.Body.(event.Suspended)
 	return ok
 }
 
 // postAnswerStream serves POST /answer/stream: it starts a run and streams it. With Last-Event-ID it resumes the stream
-// of an earlier run instead. It then ignores the body, which is the question of that run: clients repeat it.
+// of an earlier run instead, and ignores the body: clients repeat the question when they reconnect.
 func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error {
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
-		if _, err := h.readBody(r); err != nil { // only then does net/http notice that the caller leaves
+		if _, err := h.readBody(r); err != nil { // net/http notices a disconnect only after the body was read
 			return err
 		}
 		return h.resumeFromEventID(w, r, id)
@@ -210,9 +209,9 @@ func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error
 	return h.startStream(w, r, req)
 }
 
-// getAnswerStream serves GET /answer/stream, for EventSource, which can send neither a body nor headers of the page. An
-// EventSource reconnects with the same URL and Last-Event-ID (HTML Living Standard, section 9.2). So a request with
-// that header resumes the stream of an earlier run, and a request without it starts a run.
+// getAnswerStream serves GET /answer/stream, for an EventSource, which can send neither a body nor its own headers. It
+// reconnects with the same URL and adds Last-Event-ID (HTML Living Standard, section 9.2). So a request with that
+// header resumes the stream of an earlier run, and a request without it starts a run.
 func (h *Handler) getAnswerStream(w http.ResponseWriter, r *http.Request) error {
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		return h.resumeFromEventID(w, r, id)
@@ -243,7 +242,8 @@ func (h *Handler) startStream(w http.ResponseWriter, r *http.Request, req agent.
 	return nil
 }
 
-// resumeFromEventID streams the events that follow the event with an SSE id (native.EventID), in the native format.
+// resumeFromEventID streams a run in the native format from the event after the one with the SSE id id
+// (native.EventID).
 func (h *Handler) resumeFromEventID(w http.ResponseWriter, r *http.Request, id string) error {
 	run, pos, ok := native.ParsePosition(id)
 	if !ok {
@@ -252,8 +252,8 @@ func (h *Handler) resumeFromEventID(w http.ResponseWriter, r *http.Request, id s
 	return h.resumeStream(w, r, run, pos)
 }
 
-// resumeStream streams one of the caller's runs after pos, in the native format. If pos is the last event of an ended
-// run, it answers 204, after which an EventSource does not reconnect.
+// resumeStream streams the caller's run in the native format, from the event after pos. If the run has ended and pos is
+// its last event, it answers 204, after which an EventSource does not reconnect.
 func (h *Handler) resumeStream(w http.ResponseWriter, r *http.Request, run string, pos int64) error {
 	if _, err := h.ownedRun(r, run); err != nil {
 		return err

@@ -8,12 +8,11 @@
 //	h.Close(ctx)      // the sessions of MCP clients end
 //	srv.Shutdown(ctx)
 //
-// Start reading at routes.go, the route table. A handler decodes, calls one method and encodes. What every request
-// needs is middleware (middleware.go). All streams are written by streamRun, which reads nothing but the event log: a
-// reader is a position in a run.
+// Start reading at routes.go, the route table. A handler decodes the request, calls one method of the agent or the log,
+// and encodes the result. Middleware does the work that every request needs (middleware.go). streamRun writes all
+// streams. It reads only the event log, so a stream's whole state is a position in a run and an encoder.
 //
-// A Handler may be used by any number of goroutines. Only the goroutine of a request writes to
-// its ResponseWriter.
+// A Handler is safe for concurrent use. Only the goroutine that serves a request writes to its ResponseWriter.
 package api
 
 import (
@@ -40,8 +39,8 @@ const (
 	ReadTimeout       = 15 * time.Second
 	IdleTimeout       = 120 * time.Second
 	MaxHeaderBytes    = 16 << 10
-	// WriteBuffer is the kernel's send buffer of one connection, in bytes. It bounds what a
-	// stalled reader makes the service keep outside of the event log.
+	// WriteBuffer is the kernel's send buffer of one connection, in bytes. It bounds how much the service buffers for a
+	// stalled reader outside of the event log.
 	WriteBuffer = 64 << 10
 )
 
@@ -54,28 +53,28 @@ type Options struct {
 	// OnAuthFailure is called with one of auth.Reasons for every request that Verifier refuses;
 	// it may be nil.
 	OnAuthFailure func(ctx context.Context, reason string)
-	// CORSOrigins are the exact origins whose pages may call the API. AllowedHosts are the host
-	// names, without port, that requests may name; nil allows any.
+	// CORSOrigins are the exact origins whose pages may call the API. AllowedHosts are the host names, without port,
+	// that a request's Host may have; nil allows any.
 	CORSOrigins  []string
 	AllowedHosts []string
-	// PublicURL is the service's URL as callers know it, perhaps with a path; "" uses the host that a
-	// request names.
+	// PublicURL is the service's URL as clients know it, perhaps with a path. If it is "", the service derives its URL
+	// from each request's Host.
 	PublicURL string
 
-	MaxBody      int64         // bytes of a request body; 0 means 1 MiB
-	Heartbeat    time.Duration // silence of a stream before a comment is sent; 0 means 15 s
-	WriteTimeout time.Duration // how long a reader may take for 64 KiB; 0 means 10 s
-	// MaxStreams bounds the open requests, 0 means 10,000. MaxStreamsPerCaller bounds those of
-	// one caller, 0 means no bound.
+	MaxBody      int64         // largest request body, in bytes; 0 means 1 MiB
+	Heartbeat    time.Duration // a stream sends a comment after this time without events; 0 means 15 s
+	WriteTimeout time.Duration // how long a client may take to accept 64 KiB; 0 means 10 s
+	// MaxStreams is the limit of open requests; 0 means 10,000. MaxStreamsPerCaller is the limit for each caller; 0
+	// means no limit.
 	MaxStreams, MaxStreamsPerCaller int
 
-	Version  string          // of this service
+	Version  string          // this service's version
 	Metrics  http.Handler    // needs a token if Verifier is set; nil serves no metrics
 	OpenAPI  fs.FS           // the OpenAPI documents: openapi.yaml, and openapi/*.yaml; nil serves none
 	Receipts *receipt.Signer // signs receipts of runs; nil signs none
 	Console  http.Handler    // the page at /; nil serves none
 	Logger   *slog.Logger
-	TraceID  func(context.Context) string // returns the trace id of a request, for its problems
+	TraceID  func(context.Context) string // returns a request's trace id, for problem documents
 }
 
 // Handler serves the API. Its fields are set by New and do not change.
@@ -89,14 +88,14 @@ type Handler struct {
 	deliveries deliveryTracker
 	mcpServer  *mcpserver.Handler
 	limiter    *streamLimiter
-	rejections rejectionLog // of unknown hosts and origins
-	refusals   rejectionLog // of callers beyond their limits
+	rejections rejectionLog // requests for unknown hosts or from unknown origins
+	refusals   rejectionLog // requests of callers that exceed a limit
 }
 
 // MarkUnready makes /readyz fail from now on, so that load balancers send no new requests.
 func (h *Handler) MarkUnready() { h.unready.Store(true) }
 
-// Close ends the sessions of MCP clients and returns when they have ended. The runs of their calls must have ended
-// before. Close waits for the calls until ctx ends, and then cancels them. It does not wait for any other request;
-// http.Server.Shutdown does.
+// Close ends the sessions of MCP clients and waits until they have ended. The runs that their calls started must end
+// first (Agent.Drain). Close waits for calls in progress until ctx ends, and then cancels them. It does not wait for
+// any other request; http.Server.Shutdown does.
 func (h *Handler) Close(ctx context.Context) { h.mcpServer.Close(ctx) }

@@ -12,8 +12,8 @@ import (
 	"answerd/internal/event"
 )
 
-// availableModels returns what the caller may name as the model of a request: models with a profile, or the default
-// model if there are no profiles, and named agents.
+// availableModels returns what the caller may use as the model of a request: the models that have a profile, or the
+// default model if none has one, and the named agents.
 func (h *Handler) availableModels(r *http.Request) []chat.Model {
 	defaultModel, profiles := h.Agent.Models()
 	ids := slices.Sorted(maps.Keys(profiles))
@@ -35,7 +35,7 @@ func (h *Handler) listModels(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// getModel serves GET /v1/models/{model}. A model that the caller may not use does not exist for them.
+// getModel serves GET /v1/models/{model}. A model that the caller may not use gets the same error as an unknown one.
 func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "model")
 	models := h.availableModels(r)
@@ -48,7 +48,7 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 }
 
 // chatCompletions serves POST /v1/chat/completions, with a stream or one completion. The format cannot ask a person, so
-// the run is not Interactive, and the agent declines whatever a person would have to decide.
+// the run is not Interactive: the agent declines everything that needs a person's decision.
 func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error {
 	var request chat.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {

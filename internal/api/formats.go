@@ -23,26 +23,25 @@ import (
 //	run_error           error, no [DONE]    response.failed       error                  RUN_ERROR
 //	cancelled           finish_reason stop  response.incomplete   abort                  RUN_FINISHED (0.x: RUN_ERROR)
 //
-// A dash means that the format cannot ask a person for that. The handler tells the agent so when it
-// starts the run (Interactive, FormsDeclined and AskAtLimit of agent.Request), and the agent declines by
-// itself: a run that is suspended for a question which its reader cannot see would stay suspended until
-// the question expires.
+// A dash means that the format cannot ask a person for that. When the handler starts the run, it sets Interactive,
+// FormsDeclined and AskAtLimit of agent.Request accordingly, and the agent declines such questions itself. Otherwise
+// the run would be suspended for a question that its reader cannot see, until the question expires.
 //
-// Only the native format has positions, so only native streams can begin in the middle of a run. The encoder of any
-// other format depends on all earlier events: a text delta of the AI SDK, for example, is fatal to the client without
-// the chunk that has opened its part. So these streams are always encoded from the first event, and leave out the
-// frames that the reader has (Header.After, Header.Skip).
+// Only the native format has positions, so only native streams can begin in the middle of a run. In any other format,
+// the encoding of an event depends on all earlier events. For example, a text delta of the AI SDK is fatal to a client
+// that did not get the chunk that opens its part. So these streams are always encoded from the first event, and leave
+// out the frames that the client already has (Header.After, Header.Skip).
 
-// ownerOf returns the owner under which the log lists the caller's runs.
+// ownerOf returns the caller as the owner of runs and threads in the log.
 func ownerOf(r *http.Request) event.Owner {
 	id := identity(r)
 	return event.Owner{Issuer: id.Issuer, Subject: id.Subject}
 }
 
-// findSuspendedRun returns the newest suspended run of the caller's thread that has open interrupts for which match is
-// true, and these interrupts. If there is none, the result is the zero Run without interrupts, and no error. API
-// formats whose requests name the thread but not the run find the run to resume in this way. The error is event.ErrGone
-// if the log has dropped events of the run.
+// findSuspendedRun returns the newest suspended run of the caller's thread that has open interrupts for which match
+// returns true, and these interrupts. If no run has any, it returns the zero Run without interrupts or an error. It is
+// for API formats whose requests name the thread but not the run to resume. The error is event.ErrGone if the log has
+// dropped events of the run.
 func (h *Handler) findSuspendedRun(
 	r *http.Request, thread string, match func(event.Interrupt) bool,
 ) (event.Run, []event.Interrupt, error) {
@@ -69,10 +68,10 @@ func (h *Handler) findSuspendedRun(
 	return event.Run{}, nil, nil
 }
 
-// untilSuspended returns format, changed so that its stream ends when the run is suspended for what the format can ask
-// a person for (canAsk). A suspension for anything else adds no frames to the stream, and does not end it. The same is
-// true of a suspension that is over: the run has newer events. If the run cannot be read, the suspension counts as
-// over.
+// untilSuspended returns a copy of format, for one stream, that also ends the stream at a suspension. canAsk must
+// report that the format can ask a person for the input that the run waits for; any other suspension adds no frames and
+// does not end the stream. A suspension is also skipped if it is over, because the run has newer events, or if the run
+// cannot be read.
 func (h *Handler) untilSuspended(r *http.Request, format streamFormat, canAsk func(event.Suspended) bool) streamFormat {
 	suspended := false
 	appendEvent := format.append
@@ -94,9 +93,9 @@ func (h *Handler) untilSuspended(r *http.Request, format streamFormat, canAsk fu
 	return format
 }
 
-// decodeOptions decodes raw, the member "answerd" with native fields, into req, for an API format that has its own
-// field for the thread. prefix is the JSON pointer to the object with that member; "" is the body. The error is a
-// *native.Invalid, also if the member names another thread or agent than req.
+// decodeOptions decodes raw, the member "answerd" with native fields, into req. It is for API formats that have their
+// own field for the thread. prefix is the JSON pointer to the object that has the member; "" is the body. The error is
+// a *native.Invalid, also if the member names another thread or agent than req.
 func decodeOptions(raw []byte, prefix string, req *agent.Request) error {
 	threadID, agentID := req.ThreadID, req.Agent // as the fields of the API format name them
 	err := native.DecodeOptions(raw, req)
@@ -114,8 +113,8 @@ func decodeOptions(raw []byte, prefix string, req *agent.Request) error {
 	return err
 }
 
-// mapPointer returns err; if it is an *agent.InvalidError, then with its JSON pointer changed from the native field to
-// the field of a request in an API format that has the question and the history in "messages". prefix is as in
+// mapPointer changes the JSON pointer of err, if that is an *agent.InvalidError, from the native field to the field of
+// an API format that has the question and the history in "messages". It returns other errors unchanged. prefix is as in
 // decodeOptions.
 func mapPointer(err error, prefix string) error {
 	bad, ok := errors.AsType[*agent.InvalidError](err)
@@ -133,9 +132,9 @@ func mapPointer(err error, prefix string) error {
 	return &agent.InvalidError{Pointer: pointer, Detail: bad.Detail}
 }
 
-// mapInputPointers returns err, an error of Agent.Answer, with its JSON pointers changed from the fields of POST
-// /runs/{run_id}/input to those of a request in another API format. pointer returns the pointer there: interrupt is the
-// id of the interrupt whose answer is wrong, and field is the native pointer.
+// mapInputPointers changes the JSON pointers in err, an error of Agent.Answer, from the fields of POST
+// /runs/{run_id}/input to those of a request in another API format. pointer returns the new pointer for field, a native
+// pointer, in the answer to the interrupt with that id. Errors without pointers are returned unchanged.
 func mapInputPointers(err error, pointer func(interrupt, field string) string) error {
 	wrong, ok := errors.AsType[*agent.InputError](err)
 	if !ok {

@@ -15,11 +15,10 @@ import (
 	"answerd/internal/mcp/mcpserver"
 )
 
-// maxBatch bounds the messages of one body. Only protocol 2025-03-26 has such batches.
+// maxBatch is the largest number of messages in one body. Only protocol 2025-03-26 allows a batch of messages.
 const maxBatch = 32
 
-// newMCPServer returns the MCP server at /mcp. It has one tool for the default agent and, if there are named agents,
-// one for each of them.
+// newMCPServer returns the MCP server at /mcp. It has a tool for the default agent and one for each named agent.
 func (h *Handler) newMCPServer() *mcpserver.Handler {
 	opts := mcpserver.Options{
 		Tool: mcpserver.Tool{
@@ -46,8 +45,8 @@ func (h *Handler) agentTools(r *http.Request) (tools []mcpserver.Tool) {
 	return tools
 }
 
-// sessionOwner returns what identifies the caller as the owner of a session. It encodes issuer and
-// subject as JSON, so that two different pairs never give the same text.
+// sessionOwner returns a text that identifies id as the owner of a session. It encodes issuer and subject as JSON, so
+// that two different pairs never give the same text.
 func sessionOwner(id auth.Identity) string {
 	b, _ := json.Marshal([]string{id.Issuer, id.Subject}) // cannot fail for strings
 	return string(b)
@@ -91,9 +90,9 @@ func checkMCPBody(body []byte) error {
 	return nil
 }
 
-// callAnswerTool executes one call of a tool. It blocks until the run of the call has ended, or is suspended for input
-// that cannot arrive during this call. If the client can give the input with another call, the result has
-// InputRequests. If ctx ends, the call was cancelled.
+// callAnswerTool executes one tool call of an MCP client. It blocks until the call's run has ended, or is suspended for
+// input that cannot arrive during this call. If the client can give the input with another call, the result has
+// InputRequests. ctx ends when the call is cancelled.
 func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
 	call := &answerCall{
 		h: h, call: c, caller: identity(c.Request), reporter: mcptool.NewProgressReporter(), blocked: make(chan struct{}),

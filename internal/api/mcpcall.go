@@ -16,20 +16,19 @@ import (
 	"answerd/internal/mcp/mcpserver"
 )
 
-// maxElicitations bounds how often a person gets the same form because their content does not
-// match its schema.
+// maxElicitations bounds how often a person is shown the same form because what they entered does not match its schema.
 const maxElicitations = 3
 
-// hopsPointer is the JSON pointer to agent.HopsKey in the parameters of a call.
+// hopsPointer is the JSON pointer to agent.HopsKey in a call's parameters.
 const hopsPointer = "/_meta/io.answerd~1hops"
 
-// answerCall is one call of an MCP tool while it executes. The goroutine of the call alone changes its fields; the
-// goroutines that elicit answers over the open stream (relayInterrupt) only read h, call and caller.
+// answerCall is one tool call of an MCP client while it executes. Only the call's own goroutine changes its fields. The
+// goroutines that elicit answers over the open stream (relayInterrupt) read only h, call and caller.
 //
-// A person's answer reaches the run in one of two ways. In the protocol versions with sessions, the
-// server sends elicitation/create over the stream of the call (OpenStream), and the call continues. In
-// 2026-07-28, the call ends with the result input_required, and the client calls again with the answers
-// and the requestState, which names the run and the event that suspended it.
+// A person's answer reaches the run in one of two ways. In the protocol versions with sessions, the server sends
+// elicitation/create over the call's stream (OpenStream), and the call continues. In 2026-07-28, the call ends with the
+// result input_required. The client then calls again with the answers and the requestState, which names the run and the
+// event that suspended it.
 type answerCall struct {
 	h        *Handler
 	call     *mcpserver.Call
@@ -42,7 +41,7 @@ type answerCall struct {
 	// The next three fields are set by resumeRun; they are empty in a call that starts a run.
 	after         int64             // the events up to this one were reported by an earlier call
 	answered      map[string]bool   // by interrupt id: answered by this call, or no longer open
-	contentErrors map[string]string // by interrupt id: what is wrong with the content that this call has for it
+	contentErrors map[string]string // by interrupt id: what is wrong with the content of this call's answer
 
 	blocked   chan struct{} // closed when the run is suspended for input that cannot arrive during this call
 	isBlocked bool          // blocked is closed
@@ -51,9 +50,9 @@ type answerCall struct {
 	cancelElicitation map[string]context.CancelFunc // by interrupt id
 }
 
-// awaitAnswer starts or resumes the run of the call. It returns the run when it has ended, or is suspended for input
-// that cannot arrive during this call. Its elicitations have ended then. With an error it also returns the run as far
-// as it is known; without an id if there is none.
+// awaitAnswer starts or resumes the call's run, and waits until it has ended or is suspended for input that cannot
+// arrive during this call. When awaitAnswer returns, the call's elicitations have ended. With an error, it returns what
+// is known of the run; the run's ID is "" if none was started or found.
 func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 	var run event.Run
 	var err error
@@ -80,8 +79,9 @@ func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 	return end, nil
 }
 
-// startRun starts the run that the arguments of the call ask for. _meta has the number of agents that the question has
-// passed through (hops). It is limited, so that agents which call each other in a loop are stopped.
+// startRun starts the run that the call's arguments ask for. The call's _meta has the number of agents that the
+// question has passed through (hops). The agent limits this number, so that agents which call each other in a loop are
+// stopped.
 func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	req, err := mcptool.Decode(t.call.Arguments)
 	if err != nil {
@@ -113,9 +113,9 @@ func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	return t.h.Agent.Start(agent.ContinueTrace(ctx, t.call.MetaStrings()), t.caller, req)
 }
 
-// resumeRun gives the call's answers to the run whose suspension requestState names, and returns that run. requestState
-// is the id of the event that suspended the run. Only the owner of the run may resume it, so requestState need not be
-// secret. A client may repeat a call whose result was lost: the answers that the run already has count as given.
+// resumeRun passes the call's answers to the run that requestState names, and returns that run. requestState is the id
+// of the event that suspended the run. It need not be secret, because only the run's owner may resume the run. A client
+// may repeat a call whose result was lost, so an answer that the run already has is not an error.
 func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
 	invalidState := newProblem("invalid_request", "The requestState is not one that this service issued.")
 	id, seq, ok := native.ParsePosition(t.call.RequestState)
@@ -139,7 +139,7 @@ func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
 	if interrupts == nil {
 		return run, invalidState
 	}
-	if err := t.giveAnswers(ctx, id, interrupts); err != nil {
+	if err := t.submitAnswers(ctx, id, interrupts); err != nil {
 		return run, err
 	}
 	t.after = seq
@@ -149,10 +149,10 @@ func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
 	return run, nil
 }
 
-// giveAnswers gives the run the call's answers to the interrupts. It sets answered, and contentErrors for the answers
-// whose content the agent refuses. It first gives all answers at once, so that the run resumes once. If the agent
-// refuses them, it gives them one by one, so that each valid answer counts.
-func (t *answerCall) giveAnswers(ctx context.Context, run string, interrupts []event.Interrupt) error {
+// submitAnswers passes the call's answers to these interrupts to the run. It sets answered, and contentErrors for answers
+// whose content the agent refuses. It first passes all answers together, so that the run resumes only once. If the
+// agent refuses them, it passes them one by one, so that each valid answer counts.
+func (t *answerCall) submitAnswers(ctx context.Context, run string, interrupts []event.Interrupt) error {
 	t.answered, t.contentErrors = make(map[string]bool), make(map[string]string)
 	var inputs []agent.Input
 	for _, i := range interrupts {
@@ -178,14 +178,13 @@ func (t *answerCall) giveAnswers(ctx context.Context, run string, interrupts []e
 	return nil
 }
 
-// isResolved reports whether an answer was refused with err because its interrupt is no longer open. That is not a
-// failure of the call: the run no longer needs the answer.
+// isResolved reports whether err means that the interrupt is no longer open. This does not fail the call, because the
+// run no longer needs the answer.
 func isResolved(err error) bool {
 	return errors.Is(err, agent.ErrAnswered) || errors.Is(err, agent.ErrExpired) || errors.Is(err, agent.ErrUnknownInterrupt)
 }
 
-// describeContentError returns the text that tells the person who filled in a form what is wrong
-// with it.
+// describeContentError returns a text for the person who filled in a form that says what is wrong with each field.
 func describeContentError(e *agent.ContentError) string {
 	var b strings.Builder
 	b.WriteString("This does not match the form:")
@@ -195,8 +194,8 @@ func describeContentError(e *agent.ContentError) string {
 	return b.String()
 }
 
-// writeFieldError writes a line about one field. The pointer "" stands for the whole value and is left out. Names in the
-// pointer come from the caller, so it writes a space for each control character and line break.
+// writeFieldError writes a line about one field to b. It leaves out the pointer "", which stands for the whole value.
+// The names in pointer come from the caller, so each control character and line break becomes a space.
 func writeFieldError(b *strings.Builder, pointer, detail string) {
 	line := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp) {
@@ -207,9 +206,9 @@ func writeFieldError(b *strings.Builder, pointer, detail string) {
 	b.WriteString("\n- " + strings.TrimPrefix(line, " "))
 }
 
-// relayEvent reports an event to the client: it starts and cancels elicitations, and sends progress and log messages.
-// It closes blocked when the run is suspended and no answer can arrive during this call. It must get all events of the
-// run, because the reporter and the elicitations depend on them; it sends no messages for those up to after.
+// relayEvent reports e to the MCP client: it starts and cancels elicitations, and sends progress and log messages. It
+// closes blocked when the run is suspended and no answer can arrive during this call. It must get all of the run's
+// events, because the reporter and the elicitations depend on them. It sends no messages about events up to after.
 func (t *answerCall) relayEvent(ctx context.Context, e event.Event) {
 	message := t.reporter.MessageFor(e)
 	if t.call.OpenStream {
@@ -231,8 +230,8 @@ func (t *answerCall) relayEvent(ctx context.Context, e event.Event) {
 	}
 }
 
-// expectsInput reports whether this call has answered one of the interrupts, or can still elicit an answer to one. The
-// suspension can then end during this call.
+// expectsInput reports whether the suspension can end during this call: the call has answered one of the interrupts, or
+// can still elicit an answer to one.
 func (t *answerCall) expectsInput(interrupts []event.Interrupt) bool {
 	for _, i := range interrupts {
 		if t.answered[i.ID] || t.call.OpenStream && t.canElicit(i) {
@@ -250,7 +249,8 @@ func (t *answerCall) canElicit(i event.Interrupt) bool {
 	return t.call.SupportsForm
 }
 
-// inputRequests returns the elicitations that the client can answer with another call; none if it has an open stream.
+// inputRequests returns the elicitations that the client can answer with another call. It returns none if the call has
+// an open stream, over which it elicits answers itself.
 func (t *answerCall) inputRequests(interrupts []event.Interrupt) []mcpserver.Elicitation {
 	var out []mcpserver.Elicitation
 	for _, i := range interrupts {
@@ -261,8 +261,8 @@ func (t *answerCall) inputRequests(interrupts []event.Interrupt) []mcpserver.Eli
 	return out
 }
 
-// newElicitation returns the elicitation of an interrupt. contentError says what was wrong with
-// the previous answer, or is "" if there was none.
+// newElicitation returns the elicitation for an interrupt. contentError says what was wrong with the previous answer,
+// and becomes part of the message; "" means that this is the first attempt.
 func newElicitation(i event.Interrupt, contentError string) mcpserver.Elicitation {
 	e := mcpserver.Elicitation(mcptool.ElicitationOf(i))
 	if contentError != "" {
@@ -271,10 +271,10 @@ func newElicitation(i event.Interrupt, contentError string) mcpserver.Elicitatio
 	return e
 }
 
-// updateElicitations starts an elicitation for an interrupt that the event opens; ctx ends it too. It cancels the
-// elicitation of an interrupt that the event resolves: the interrupt may have expired, or may have been answered
-// elsewhere, for example in the console. Each elicitation has a goroutine, because the call must continue to read
-// events while the client waits for its person.
+// updateElicitations starts an elicitation if e opens an interrupt. If e resolves an interrupt, it cancels that
+// interrupt's elicitation: the interrupt may have expired, or may have been answered elsewhere, for example in the
+// console. All elicitations end with ctx. Each has its own goroutine, because the call must continue to read events
+// while the client asks its user.
 func (t *answerCall) updateElicitations(ctx context.Context, e event.Event) {
 	if cancel := t.cancelElicitation[mcptool.ResolvedInterrupt(e.Body)]; cancel != nil {
 		cancel()
@@ -295,10 +295,10 @@ func (t *answerCall) updateElicitations(ctx context.Context, e event.Event) {
 	})
 }
 
-// relayInterrupt elicits an answer from the client and gives it to the run. It blocks until the run has the answer or
-// ctx ends. If the content does not match the schema, it elicits again, at most maxElicitations times in all. If the
-// last content does not match either, or the client fails, it gives the answer "cancel": without any answer the run
-// would stay suspended.
+// relayInterrupt elicits an answer from the client and passes it to the run. It blocks until the run has the answer or
+// ctx ends. If the content does not match the schema, it elicits again, at most maxElicitations times in total. If the
+// last content does not match either, or the client fails, it answers "cancel": without an answer the run would stay
+// suspended.
 func (t *answerCall) relayInterrupt(ctx context.Context, run string, interrupt event.Interrupt) {
 	contentError := ""
 	for range maxElicitations {
@@ -306,18 +306,18 @@ func (t *answerCall) relayInterrupt(ctx context.Context, run string, interrupt e
 		if err != nil {
 			break
 		}
-		invalid := t.giveAnswer(ctx, run, interrupt, answer)
+		invalid := t.submitAnswer(ctx, run, interrupt, answer)
 		if invalid == nil {
 			return
 		}
 		contentError = describeContentError(invalid)
 	}
-	t.giveAnswer(ctx, run, interrupt, mcpserver.ElicitResult{Action: mcpserver.ActionCancel})
+	t.submitAnswer(ctx, run, interrupt, mcpserver.ElicitResult{Action: mcpserver.ActionCancel})
 }
 
-// giveAnswer gives the run the client's answer to an interrupt. It returns the error of content that does not match the
-// schema, and logs any other error. If ctx has ended, it does nothing.
-func (t *answerCall) giveAnswer(ctx context.Context, run string, interrupt event.Interrupt, answer mcpserver.ElicitResult) *agent.ContentError {
+// submitAnswer passes the client's answer to the run. It returns an error if the content does not match the schema, so
+// that the client can be asked again. It logs any other error and returns nil. If ctx has ended, it does nothing.
+func (t *answerCall) submitAnswer(ctx context.Context, run string, interrupt event.Interrupt, answer mcpserver.ElicitResult) *agent.ContentError {
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -331,8 +331,8 @@ func (t *answerCall) giveAnswer(ctx context.Context, run string, interrupt event
 	return nil
 }
 
-// suspendedResult returns the result of a call whose run is suspended. If the client can give the input with another
-// call, the result requests it. Otherwise the result says where a person can give the input.
+// suspendedResult returns the result of a call whose run is suspended. It requests the input if the client can give it
+// with another call, and otherwise says where a person can give it.
 func (t *answerCall) suspendedResult(run event.Run, s event.Suspended) mcpserver.Result {
 	if requests := t.inputRequests(s.Interrupts); len(requests) > 0 {
 		return mcpserver.Result{InputRequests: requests, RequestState: native.EventID(run.Last)}
@@ -345,8 +345,9 @@ func (t *answerCall) suspendedResult(run event.Run, s event.Suspended) mcpserver
 	return toCallResult(result)
 }
 
-// failedResult returns the result of a call that failed with err, with the same problem document that POST /answer
-// would return. run is the zero value if no run was started. It logs errors that the client sees only as "internal".
+// failedResult returns the result of a call that failed with err. It has the problem document that POST /answer would
+// return, unless the tool has an output schema of its own. run is the zero value if no run was started. failedResult
+// logs unknown errors, which the client sees only as "internal".
 func (t *answerCall) failedResult(ctx context.Context, run event.Run, err error) mcpserver.Result {
 	p, known := problemFor(err)
 	if !known && ctx.Err() == nil {

@@ -16,8 +16,8 @@ import (
 	"answerd/internal/help"
 )
 
-// withProblems returns an http.HandlerFunc that answers the errors of f with problem documents. f must not return an
-// error after it has begun the response. streamRun, which sends the header at once, cuts its stream instead.
+// withProblems returns a handler that answers f's errors with problem documents. f must not return an error after it
+// has begun the response. streamRun, which sends the header at once, aborts its stream instead.
 func (h *Handler) withProblems(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := f(w, r); err != nil {
@@ -26,8 +26,8 @@ func (h *Handler) withProblems(f func(http.ResponseWriter, *http.Request) error)
 	}
 }
 
-// prepareResponse gives the request a deadlineWriter and the headers of every response. After the request it writes the
-// access log, without the query, which may contain a question.
+// prepareResponse gives the request a deadlineWriter, and sets the headers of every response. After the request it
+// writes the access log. It leaves the query out of the log, because it may contain a question.
 func (h *Handler) prepareResponse(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
@@ -38,13 +38,13 @@ func (h *Handler) prepareResponse(next http.Handler) http.Handler {
 			dw.Header().Set("X-Request-Id", id)
 		}
 		if h.unready.Load() || isOverLimit(r) {
-			// The client of a process that is about to end then opens its next connection to another process, before
-			// the shutdown closes this connection in the middle of a request.
+			// Make the client open its next connection to another process, before the shutdown of this one closes the
+			// connection in the middle of a request.
 			dw.Header().Set("Connection", "close")
 		}
-		defer func() { // also after recoverPanic has cut the connection
+		defer func() { // deferred, so that it also runs if recoverPanic panics to abort the connection
 			if r.ContentLength != 0 {
-				// net/http reads a short rest of the body before it sends a short response.
+				// net/http reads the rest of the body, if it is short, before it sends a short response.
 				dw.extendDeadline(ReadTimeout)
 			}
 			h.Logger.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path,
@@ -54,9 +54,9 @@ func (h *Handler) prepareResponse(next http.Handler) http.Handler {
 	})
 }
 
-// recoverPanic limits a panic to its request, and logs it. If the response has not begun, it answers with a problem
-// document. Otherwise it cuts the connection with http.ErrAbortHandler, because a stream that ends cleanly looks
-// complete. It must follow prepareResponse, which makes the writer.
+// recoverPanic confines a panic to its request, and logs it. If the response has not begun, it answers with a problem
+// document. Otherwise it aborts the connection with http.ErrAbortHandler, because a stream that ends cleanly looks
+// complete. It must run after prepareResponse, whose deadlineWriter it uses.
 func (h *Handler) recoverPanic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -78,17 +78,17 @@ func (h *Handler) recoverPanic(next http.Handler) http.Handler {
 	})
 }
 
-// logPanic, when deferred, recovers a panic and logs it. It is for goroutines other than that of a request, whose panic
-// would end the process with all its runs. task says in the log what the goroutine was doing.
+// logPanic, when deferred, recovers a panic and logs it. A goroutine that a request starts needs it, because a panic
+// there would end the process with all its runs. task says in the log what the goroutine was doing.
 func (h *Handler) logPanic(ctx context.Context, task string) {
 	if v := recover(); v != nil {
 		h.Logger.ErrorContext(ctx, "panic", "task", task, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	}
 }
 
-// checkHost refuses requests whose Host is not one of AllowedHosts. Otherwise a page of another
-// site could reach a service on the loopback interface by DNS rebinding: its own host name would
-// resolve to 127.0.0.1. Probes are exempt, because they address the service by IP address.
+// checkHost refuses requests whose Host is not one of AllowedHosts. Otherwise a page of another site could reach a
+// service on the loopback interface by DNS rebinding, where the site's host name resolves to 127.0.0.1. Probes are
+// exempt, because they address the service by IP address.
 func (h *Handler) checkHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -134,10 +134,10 @@ func (h *Handler) handleCORS(next http.Handler) http.Handler {
 	})
 }
 
-// allowedHeaders returns the headers that pages of other origins may send, as Access-Control-Allow-Headers for the
-// preflight r: the headers of the API, and those of r with which OpenAI's client describes itself. The latter are
-// matched by prefix, because new versions of the client add some. The clients of OpenAI and of the AI SDK set
-// User-Agent too, which Firefox sends and Chrome drops (https://github.com/CopilotKit/aimock/issues/158).
+// allowedHeaders returns the headers that pages of other origins may send, as the Access-Control-Allow-Headers of the
+// preflight r: the API's headers, and the headers in r with which OpenAI's client describes itself. The latter are
+// matched by prefix, because new versions of the client add some. The clients of OpenAI and of the AI SDK also set
+// User-Agent, which Firefox sends and Chrome drops (https://github.com/CopilotKit/aimock/issues/158).
 func allowedHeaders(r *http.Request) string {
 	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, User-Agent, " +
 		"Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
@@ -153,9 +153,9 @@ func allowedHeaders(r *http.Request) string {
 	return allowed
 }
 
-// rejectCrossSite refuses requests that a browser sends for a page of an origin that is not in CORSOrigins. It refuses
-// GET too: an image whose URL has a question would start a run, which calls tools. Programs that are not browsers send
-// neither Sec-Fetch-Site nor Origin, and are let through.
+// rejectCrossSite refuses requests that a browser sends for a page whose origin is not in CORSOrigins. It refuses GET
+// too: an image whose URL contains a question would start a run, which calls tools. Programs other than browsers send
+// neither Sec-Fetch-Site nor Origin, so their requests pass.
 func (h *Handler) rejectCrossSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(h.CORSOrigins, r.Header.Get("Origin")) && isCrossSite(r) {
@@ -166,8 +166,8 @@ func (h *Handler) rejectCrossSite(next http.Handler) http.Handler {
 	})
 }
 
-// rejectOrigin answers 403 to a request of an origin that is not in CORSOrigins. A page cannot read the answer, so the
-// log has the origin and the setting too.
+// rejectOrigin answers 403 to a request from an origin that is not in CORSOrigins. The page cannot read this response,
+// so the log also has the origin, and the setting that would allow it.
 func (h *Handler) rejectOrigin(w http.ResponseWriter, r *http.Request) {
 	origin := r.Header.Get("Origin")
 	h.rejections.log(r.Context(), h.Logger, help.Requests, "origin "+origin,
@@ -175,8 +175,8 @@ func (h *Handler) rejectOrigin(w http.ResponseWriter, r *http.Request) {
 	h.writeProblem(w, r, newProblem("forbidden", "This origin may not call the service. Its operator allows origins with CORS_ORIGINS."))
 }
 
-// isCrossSite reports whether a browser sent r on behalf of another origin. It falls back to
-// Origin for browsers that do not send Sec-Fetch-Site.
+// isCrossSite reports whether a browser sent r on behalf of another origin. For browsers that do not send
+// Sec-Fetch-Site, it compares Origin with Host.
 func isCrossSite(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-origin", "none":
@@ -196,8 +196,8 @@ func isCrossSite(r *http.Request) bool {
 // identityKey is the key of the caller's identity in a request's context.
 type identityKey struct{}
 
-// authenticate verifies the caller's token and adds the caller's identity, with the token, to the request's context. It
-// refuses a request whose token is missing or not valid. Without a Verifier it does nothing.
+// authenticate verifies the caller's token and adds the caller's identity, which includes the token, to the request's
+// context. It refuses a request whose token is missing or invalid. Without a Verifier, every caller is anonymous.
 func (h *Handler) authenticate(next http.Handler) http.Handler {
 	if h.Verifier == nil {
 		return next
@@ -219,8 +219,8 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// identity returns the identity of the caller, which authenticate has added. Without authentication it returns an
-// anonymous caller who is identified by their address, so that limits per caller still apply.
+// identity returns the caller's identity, which authenticate has put into the request's context. Without authentication
+// it returns an anonymous caller who is identified by their address, so that limits per caller still apply.
 func identity(r *http.Request) auth.Identity {
 	id, ok := r.Context().Value(identityKey{}).(auth.Identity)
 	if !ok {
@@ -233,8 +233,8 @@ func identity(r *http.Request) auth.Identity {
 // Authorization and Idempotency-Key are checked where they are read.
 var singleValueHeaders = []string{"Content-Type", "Content-Encoding", "Origin", "Sec-Fetch-Site", "Last-Event-ID", "Mcp-Session-Id", "Mcp-Protocol-Version"}
 
-// rejectDuplicateHeaders refuses requests that have one of singleValueHeaders twice: a proxy may have let the request
-// through because of the second value (RFC 9110 section 5.3).
+// rejectDuplicateHeaders refuses requests that have one of singleValueHeaders twice. A proxy may have accepted the
+// request because of one value, while the service would act on the other (RFC 9110 section 5.3).
 func (h *Handler) rejectDuplicateHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range singleValueHeaders {
@@ -247,8 +247,8 @@ func (h *Handler) rejectDuplicateHeaders(next http.Handler) http.Handler {
 	})
 }
 
-// rejectInvalidQuery refuses queries that cannot be parsed completely. url.URL.Query would ignore
-// the invalid parts, as if the caller had not sent them.
+// rejectInvalidQuery refuses a query that cannot be parsed completely, or that has invalid UTF-8 or NUL characters.
+// url.URL.Query would ignore the parts that it cannot parse, as if the client had not sent them.
 func (h *Handler) rejectInvalidQuery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query, err := url.ParseQuery(r.URL.RawQuery)
@@ -266,7 +266,8 @@ func (h *Handler) rejectInvalidQuery(next http.Handler) http.Handler {
 	})
 }
 
-// basePathOf returns the escaped path of a URL without a slash at its end; "" if the URL has no path or is not valid.
+// basePathOf returns the escaped path of publicURL without a trailing slash. It returns "" if the URL is invalid or has
+// no path.
 func basePathOf(publicURL string) string {
 	u, err := url.Parse(publicURL)
 	if err != nil {
@@ -275,9 +276,9 @@ func basePathOf(publicURL string) string {
 	return strings.TrimSuffix(u.EscapedPath(), "/")
 }
 
-// stripBasePath removes the base path from the URL of a request that has it. So the routes are served at the root and
-// below the base path, because a proxy may remove the base path from requests or keep it. A request for the base path
-// itself is redirected to the path with a slash, because the links of the console are relative.
+// stripBasePath removes the base path from the request's URL if the URL has it. So the routes are served both at the
+// root and below the base path, because a proxy may keep the base path or remove it. A request for the base path itself
+// is redirected to the path with a trailing slash, because the console's links are relative.
 func (h *Handler) stripBasePath(next http.Handler) http.Handler {
 	if h.basePath == "" {
 		return next
@@ -300,8 +301,8 @@ func (h *Handler) stripBasePath(next http.Handler) http.Handler {
 	})
 }
 
-// trimBasePath returns a path without the base path, or unchanged if it does not have the base path. In the path of
-// resource metadata, the base path follows resourceMetadataPath (RFC 9728 section 3.1).
+// trimBasePath returns path without the base path, or unchanged if path does not have it. In a path of resource
+// metadata, the base path follows resourceMetadataPath (RFC 9728 section 3.1).
 func (h *Handler) trimBasePath(path string) string {
 	if h.basePath == "" {
 		return path

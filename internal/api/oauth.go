@@ -15,10 +15,10 @@ import (
 // maxCallbackQuery bounds the query of an OAuth callback, in bytes.
 const maxCallbackQuery = 8 << 10
 
-// oauthCallback serves GET /oauth/callback, to which a browser returns from the authorization server of an MCP server.
-// The request is not authenticated: the state in its query says which sign-in it belongs to, and is valid once. The
-// pages are fixed texts and contain nothing of the query, which another site may have written. If the store of sign-ins
-// cannot be read, the answer is 503, and the user can reload the page, because the state has not been used.
+// oauthCallback serves GET /oauth/callback, to which a browser returns from an MCP server's authorization server. The
+// request is not authenticated: the state in its query identifies the sign-in, and is valid once. The pages are fixed
+// texts without anything from the query, which another site may have written. If the store of sign-ins cannot be read,
+// the answer is 503, and the user can reload the page, because the state has not been used.
 func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 	var found bool
 	var err error
@@ -51,8 +51,9 @@ func (h *Handler) signOut(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// writeHTML answers with a page for a person. title and text are HTML. The URL in the browser contains an authorization
-// code, so the page sends no Referer and is not cached (RFC 9700 section 4.2).
+// writeHTML answers with a page for a browser. title and text are inserted as HTML, so they must be fixed texts. The
+// URL in the browser contains an authorization code, so the page sends no Referer and is not cached (RFC 9700 section
+// 4.2).
 func writeHTML(w http.ResponseWriter, status int, title, text string) {
 	header := w.Header()
 	header.Set("Content-Type", "text/html; charset=utf-8")
@@ -69,9 +70,8 @@ func writeHTML(w http.ResponseWriter, status int, title, text string) {
 // follows it (RFC 9728 section 3.1).
 const resourceMetadataPath = "/.well-known/oauth-protected-resource"
 
-// getResourceMetadata serves the protected resource metadata (RFC 9728), which tells clients
-// where to get a token. The whole service is one resource, and /mcp is another, because MCP
-// clients use the URL of the server as the resource.
+// getResourceMetadata serves the protected resource metadata (RFC 9728), which tells clients where to get a token. The
+// whole service is one resource and /mcp is another, because MCP clients use the MCP server's URL as the resource.
 func (h *Handler) getResourceMetadata(w http.ResponseWriter, r *http.Request) error {
 	if h.Verifier == nil {
 		return newProblem("not_found", "There is nothing at this path.")
@@ -87,8 +87,8 @@ func (h *Handler) getResourceMetadata(w http.ResponseWriter, r *http.Request) er
 	return nil
 }
 
-// metadataURL returns the URL of the metadata document for the resource that the request is for: /mcp or the whole
-// service (getResourceMetadata). A WWW-Authenticate challenge names this URL (RFC 9728 section 5.1).
+// metadataURL returns the URL of the metadata document for the resource that r requests: /mcp or the whole service
+// (getResourceMetadata). WWW-Authenticate challenges contain this URL (RFC 9728 section 5.1).
 func (h *Handler) metadataURL(r *http.Request) string {
 	resourcePath := ""
 	if r.URL.Path == "/mcp" {
@@ -97,8 +97,9 @@ func (h *Handler) metadataURL(r *http.Request) string {
 	return h.publicURL(r) + resourceMetadataPath + resourcePath
 }
 
-// publicURL returns the service's URL as the caller knows it: PublicURL, or else https and the requested host, which
-// checkHost has accepted. It ignores X-Forwarded headers, because any client can send them.
+// publicURL returns the service's URL as the client knows it. That is PublicURL or, if it is not set, the requested
+// host with https, or with http on the loopback interface. checkHost has accepted the host. X-Forwarded headers are
+// ignored, because any client can set them.
 func (h *Handler) publicURL(r *http.Request) string {
 	if h.PublicURL != "" {
 		return h.PublicURL

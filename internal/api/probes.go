@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// getHealth serves GET /healthz. It answers 200 whenever the process can. It checks no MCP server and not the log: a
-// failing liveness probe causes a restart, which would repair neither.
+// getHealth serves GET /healthz. It answers 200 whenever the process can. It checks neither the MCP servers nor the
+// log, because a failing liveness probe causes a restart, which would repair neither.
 func (h *Handler) getHealth(w http.ResponseWriter, r *http.Request) error {
 	writeJSON(w, http.StatusOK, "application/json", map[string]string{"status": "ok"})
 	return nil
 }
 
-// getReadiness serves GET /readyz: whether load balancers should send requests here. An MCP
-// server that is down does not make the service unready; the body shows it. An unreachable event
-// log does, because no run could start or be read.
+// getReadiness serves GET /readyz, which says whether load balancers should send requests here. An MCP server that is
+// down does not make the service unready; the body shows it. An unreachable event log does, because runs can then be
+// neither started nor read.
 func (h *Handler) getReadiness(w http.ResponseWriter, r *http.Request) error {
 	servers := h.Agent.Tools.Servers()
 	status, state := http.StatusOK, "ready"
@@ -37,8 +37,8 @@ func (h *Handler) getReadiness(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// getOpenAPI serves GET /openapi.yaml, the document of the native API, and GET /openapi/{file},
-// those of the other API formats and JSON Schemas.
+// getOpenAPI serves GET /openapi.yaml, which describes the native API, and GET /openapi/{file}, which has the documents
+// of the other API formats and the JSON Schemas. It answers 404 for any other file.
 func (h *Handler) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 	if h.OpenAPI == nil {
 		return notFound(w, r)
@@ -58,7 +58,8 @@ func (h *Handler) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// getConsole serves the console and its files. For a file that does not exist, it answers with a problem document.
+// getConsole serves the console's page and files. If a file does not exist, it answers with a problem document instead
+// of the console's own 404.
 func (h *Handler) getConsole(w http.ResponseWriter, r *http.Request) error {
 	f := &statusFilter{ResponseWriter: w, drops: func(status int) bool { return status == http.StatusNotFound }}
 	h.Console.ServeHTTP(f, r)

@@ -21,10 +21,10 @@ import (
 	"answerd/internal/event"
 )
 
-// problem is a problem document (RFC 9457). Detail is written for the caller. The cause of an internal error is only in
-// the log, under the same trace id. Handlers return a problem as the error for what they find wrong themselves. Errors
-// of other packages become problems in problemFor, so that those packages need not know HTTP, and no internal text
-// reaches a caller by accident.
+// problem is a problem document (RFC 9457). Detail is written for the client. The cause of an internal error is only in
+// the log, under the same trace id. A handler returns a *problem as its error for what it finds wrong itself.
+// problemFor turns errors of other packages into problems, so that those packages need not know HTTP, and no internal
+// text reaches a client by accident.
 type problem struct {
 	Type     string              `json:"type"`
 	Title    string              `json:"title"`
@@ -36,11 +36,11 @@ type problem struct {
 	Errors   []native.FieldError `json:"errors,omitempty"`
 	Kind     string              `json:"kind,omitempty"`    // why a tool call failed, as in the event tool_error
 	CallID   string              `json:"call_id,omitempty"` // the id of the tool call that failed
-	RunID    string              `json:"run_id,omitempty"`  // the run that keeps the thread busy
+	RunID    string              `json:"run_id,omitempty"`  // the active run, if the thread is busy
 
-	header http.Header // headers of the response beside those of every problem
+	header http.Header // additional response headers of this problem
 	param  string      // the name of the wrong parameter in an OpenAI format; "" if unknown
-	// openAICode is the code in the OpenAI formats if a run has failed; "" means that it is Code.
+	// openAICode is the code of a failed run in the OpenAI formats; "" means that they use Code.
 	openAICode string
 }
 
@@ -84,7 +84,7 @@ var problemKinds = map[string]struct {
 	"server_shutdown":    {http.StatusServiceUnavailable, "Shutting down"},
 }
 
-// newProblem returns the problem of a code in problemKinds.
+// newProblem returns a problem with the given code, which must be in problemKinds.
 func newProblem(code, detail string) *problem {
 	k := problemKinds[code]
 	return &problem{
@@ -96,16 +96,16 @@ func newProblem(code, detail string) *problem {
 // Error implements error, so that a handler can return a problem.
 func (p *problem) Error() string { return p.Code + ": " + p.Detail }
 
-// withRetryAfter makes the problem tell the caller to try again after a second.
+// withRetryAfter tells the client to try again after a second, and returns p.
 func (p *problem) withRetryAfter() *problem {
 	p.header.Set("Retry-After", "1")
 	return p
 }
 
-// problemFor returns the problem document of an error; it is the only place that maps errors to public texts. An error
-// that it does not know is a defect of the service: known is false, and the document says nothing about it. The caller
-// may change the fields of p but not its header. p is a copy even if err is a problem, because many requests may share
-// one (errContextEnded).
+// problemFor returns the problem document for err. Only this function maps errors to public texts. If it does not know
+// err, the service has a defect: known is false, and the document says nothing about the cause. The caller may change
+// p's fields but not its header map. p is a copy even if err is a *problem, because many requests may share one
+// (errContextEnded).
 func problemFor(err error) (p *problem, known bool) {
 	if shared, ok := errors.AsType[*problem](err); ok {
 		own := *shared
@@ -181,8 +181,9 @@ var sentinelProblems = []struct {
 // invalidFields is the detail of a problem that lists its fields.
 const invalidFields = "The request has invalid fields."
 
-// invalidRequestProblem returns the problem of a body that cannot be used, or nil if err has another cause. The problem
-// lists the wrong fields; for the OpenAI formats it names one parameter instead (param), which openAIError writes.
+// invalidRequestProblem returns the problem for a request body that cannot be used, or nil if err has another cause.
+// The problem lists the wrong fields. For the OpenAI formats it has the name of one parameter instead (param), which
+// openAIError writes.
 func invalidRequestProblem(err error) *problem {
 	var (
 		badNative    *native.Invalid
@@ -222,15 +223,15 @@ func invalidRequestProblem(err error) *problem {
 	return p
 }
 
-// fieldProblem returns the problem of one field of the body.
+// fieldProblem returns the problem for one wrong field of the body. pointer is the field's JSON pointer.
 func fieldProblem(pointer, detail string) *problem {
 	p := newProblem("invalid_request", invalidFields)
 	p.Errors = []native.FieldError{{Pointer: pointer, Detail: detail}}
 	return p
 }
 
-// runProblem returns the problem of a run that failed with runErr. If problemKinds does not have the code, because
-// another version of the service stored it, the code becomes internal.
+// runProblem returns the problem for a run that failed with runErr. A code that problemKinds does not have becomes
+// internal: another version of the service may have stored it.
 func runProblem(run event.Run, runErr event.RunError) *problem {
 	code := runErr.Code
 	if _, ok := problemKinds[code]; !ok {
@@ -253,9 +254,9 @@ func runProblem(run event.Run, runErr event.RunError) *problem {
 	return p
 }
 
-// authProblem returns the problem of a request whose token was refused with err (RFC 6750 section 3), with a
-// WWW-Authenticate challenge, or 503 if no token can be verified at present. metadata is the URL of the resource
-// metadata that the challenge names. An error that the token has not caused is returned as it is.
+// authProblem returns the problem for a request whose token was refused with err. The problem has a WWW-Authenticate
+// challenge (RFC 6750 section 3), in which metadata is the URL of the resource metadata. If tokens cannot be verified
+// at present, the problem is 503. An error that the token has not caused is returned unchanged.
 func authProblem(err error, metadata string) error {
 	status, challenge := auth.Challenge(err, metadata)
 	var p *problem
@@ -275,8 +276,9 @@ func authProblem(err error, metadata string) error {
 	return p
 }
 
-// writeProblem answers r with the problem of err: below /v1/ in OpenAI's error format, else as a problem document. It
-// logs errors that the caller sees only as "internal", unless the caller has left, and callers that exceed a limit.
+// writeProblem answers r with the problem for err: in OpenAI's error format below /v1/, and as a problem document
+// elsewhere. It logs callers that exceed a limit. It also logs unknown errors, which the client sees only as
+// "internal", unless the client has disconnected.
 func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	p, known := problemFor(err)
 	if !known && r.Context().Err() == nil {
@@ -300,10 +302,10 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	writeJSON(w, p.Status, "application/problem+json", p)
 }
 
-// openAIError returns the status and the body of a problem in OpenAI's format, for a request to path. In that format, a
-// model that does not exist is 404, a conversation that is too long for the model is 400, and a model that is rate
-// limited is 429. The format names one wrong parameter, so only the first field of p.Errors is in the body. The
-// message about an invalid output has all fields.
+// openAIError returns the status and the body of p in OpenAI's format, for a request to path. OpenAI's API has other
+// statuses for a model that does not exist (404), a conversation that is too long for the model (400), and a model that
+// is rate limited (429). Its errors name one parameter, so the body has only the first of p.Errors. Only the message
+// about an invalid output has all of them.
 func openAIError(p *problem, path string) (status int, body any) {
 	conversation := "input"
 	if strings.HasPrefix(path, "/v1/chat/") {
@@ -332,7 +334,7 @@ func openAIError(p *problem, path string) (status int, body any) {
 	return status, chat.NewError(status, code, message, param)
 }
 
-// openAIParam returns the name in the OpenAI formats of the native field at a JSON pointer. Fields that these formats
+// openAIParam returns the name that the OpenAI formats use for the native field at pointer. Fields that these formats
 // lack are in the member "answerd". conversation is the parameter that holds the question and the history.
 func openAIParam(pointer, conversation string) string {
 	name := strings.ReplaceAll(strings.TrimPrefix(pointer, "/"), "/", ".")
@@ -346,9 +348,9 @@ func openAIParam(pointer, conversation string) string {
 	return name
 }
 
-// forbidRetry adds X-Should-Retry: false to p, the problem of a run that has ended, and returns p. It does so if a
-// retry would call tools again, repeat a run that was cancelled, or fail in the same way. OpenAI's clients, which retry
-// failed requests twice by default, obey the header.
+// forbidRetry adds X-Should-Retry: false to p, the problem of an ended run, if a retry would call tools again, repeat a
+// cancelled run, or fail in the same way. It returns p. OpenAI's clients retry failed requests twice by default, and
+// obey this header.
 func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	end, failed := run.Last.Body.(event.RunError)
 	wasCancelled := p.Code == "conflict"
@@ -358,17 +360,16 @@ func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	return p
 }
 
-// forbidSecondRun tells OpenAI's clients with a header not to retry a request whose run may continue without its
-// reader, for example in another process: a retry would start a second run. With an Idempotency-Key a retry is allowed,
-// because it attaches to the first run.
+// forbidSecondRun keeps OpenAI's clients from retrying a request whose run may continue without its reader, for example
+// in another process, because the retry would start a second run. It sets a header unless the request has an
+// Idempotency-Key, with which a retry attaches to the first run.
 func forbidSecondRun(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Idempotency-Key") == "" {
 		w.Header().Set("X-Should-Retry", "false")
 	}
 }
 
-// endProblem returns the problem of a run that has failed or was cancelled, or nil if the run has an answer. The run
-// must have ended.
+// endProblem returns the problem for an ended run that failed or was cancelled, or nil if the run has an answer.
 func endProblem(run event.Run) *problem {
 	switch end := run.Last.Body.(type) {
 	case event.FinalAnswer:
@@ -393,8 +394,8 @@ var toolCodes = map[string]string{
 	"cancelled":         "server_shutdown", // the other cause is a caller who has left and reads no response
 }
 
-// toolProblem returns the problem of a failed tool call. Kinds that toolCodes does not list are
-// failures of the tool or its server.
+// toolProblem returns the problem for a failed tool call. A kind that toolCodes does not list is a failure of the tool
+// or its server.
 func toolProblem(callErr *agent.ToolCallError) *problem {
 	code, ok := toolCodes[callErr.Kind]
 	if !ok {

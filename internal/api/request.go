@@ -29,13 +29,12 @@ const (
 	maxWait = time.Hour
 )
 
-// routePath returns the path of the request as chi matches it with the routes: RawPath, which net/url sets only if the
-// escaped path of the request is not the default escaping of Path, or else Path.
+// routePath returns the path that chi matches with the routes: URL.RawPath if it is set, and URL.Path otherwise.
+// net/url sets RawPath only if the request's path is not in the default escaping.
 func routePath(r *http.Request) string { return cmp.Or(r.URL.RawPath, r.URL.Path) }
 
-// pathParam returns a parameter of the path, unescaped. chi returns it as it is in routePath, which may be escaped. The
-// ids of models, threads, chats and calls and the names of servers may contain characters that clients escape, such as
-// a slash.
+// pathParam returns the path parameter name, unescaped. chi takes parameters from routePath, so they may be escaped.
+// Clients escape characters such as a slash in the ids of models, threads, chats and calls, and in names of servers.
 func pathParam(r *http.Request, name string) string {
 	value := chi.URLParam(r, name)
 	if r.URL.RawPath != "" {
@@ -44,8 +43,8 @@ func pathParam(r *http.Request, name string) string {
 	return value
 }
 
-// decodeRequest reads the body, decodes it with the decoder of one API format, and adds the
-// Idempotency-Key.
+// decodeRequest reads the body, decodes it with decode, the decoder of one API format, and adds the Idempotency-Key.
+// The error is that of readBody, decode or withIdempotencyKey.
 func (h *Handler) decodeRequest(r *http.Request, decode func([]byte) (agent.Request, error)) (agent.Request, error) {
 	body, err := h.readBody(r)
 	if err != nil {
@@ -58,9 +57,9 @@ func (h *Handler) decodeRequest(r *http.Request, decode func([]byte) (agent.Requ
 	return withIdempotencyKey(r, body, req)
 }
 
-// readBody reads the whole JSON body, at most MaxBody bytes. Handlers must call it before they start anything: net/http
-// ends the request's context when the caller leaves only after the body was read. The error is a *problem, an
-// *http.MaxBytesError or an *agent.Refusal.
+// readBody reads the whole JSON body, at most MaxBody bytes. A handler must call it before it starts anything: net/http
+// cancels the request's context when the client disconnects, but only once the body has been read. The error is a
+// *problem, an *http.MaxBytesError or an *agent.Refusal.
 func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	if err := requireJSON(r); err != nil {
 		return nil, err
@@ -89,10 +88,10 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	return nil, newProblem("invalid_request", "The body is incomplete, or its chunks are malformed.")
 }
 
-// withIdempotencyKey returns req with the Idempotency-Key of r, if r has one, and with a fingerprint of path and body,
-// because of which the agent refuses the same key with another path or body. The native routes count as one path, since
-// all of them take the same question. Their bodies are compared in the canonical form of RFC 8785, so that a repeated
-// question may be a query once and a body once. The error is a *problem about the key.
+// withIdempotencyKey returns req with r's Idempotency-Key and a fingerprint of path and body, or req unchanged if r has
+// no such header. The agent refuses a repeated key with another fingerprint. The native routes count as one path,
+// because they all take the same question. Their bodies are compared in the canonical form of RFC 8785, so that a
+// client may send a question once as a query and once as a body. The error is a *problem about the key.
 func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.Request, error) {
 	keys := r.Header.Values("Idempotency-Key")
 	if len(keys) == 0 {
@@ -115,8 +114,8 @@ func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.
 	return req, nil
 }
 
-// requireJSON refuses requests whose Content-Type is not JSON in UTF-8, or that have a Content-Encoding. So it refuses
-// HTML forms too, which a browser sends to other origins without a CORS preflight.
+// requireJSON returns a problem unless the request's Content-Type is JSON in UTF-8 and it has no Content-Encoding. This
+// also refuses HTML forms, which a browser sends to other origins without a CORS preflight.
 func requireJSON(r *http.Request) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
@@ -131,8 +130,8 @@ func requireJSON(r *http.Request) error {
 	return nil
 }
 
-// accepting returns f for requests that accept mediaType, the media type of its response. Other requests get the problem
-// of requireAcceptable.
+// accepting wraps f, whose response has the media type mediaType. Requests that do not accept this type get the problem
+// of requireAcceptable, and f is not called.
 func accepting(mediaType string, f func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if err := requireAcceptable(r, mediaType); err != nil {
@@ -142,8 +141,8 @@ func accepting(mediaType string, f func(http.ResponseWriter, *http.Request) erro
 	}
 }
 
-// requireAcceptable returns a problem if the Accept header excludes offered, the media type of the response. Of the
-// media ranges that match offered, the most specific one counts (RFC 9110 section 12.5.1). A request without Accept, or
+// requireAcceptable returns a problem if the Accept header excludes offered, the response's media type. If several
+// media ranges match offered, the most specific one decides (RFC 9110 section 12.5.1). A request without Accept, or
 // with an empty one, accepts any media type.
 func requireAcceptable(r *http.Request, offered string) error {
 	accept := strings.Join(r.Header.Values("Accept"), ",")
@@ -174,9 +173,9 @@ func requireAcceptable(r *http.Request, offered string) error {
 	return newProblem("not_acceptable", "The response would be "+offered+".")
 }
 
-// preferredWait returns how long the caller prefers to wait for a person's input before the response is 202 (Prefer:
-// wait, RFC 7240 section 4.3), at most maxWait, and the value for Preference-Applied. Without the preference, or if its
-// value is not valid, both are zero. If the preference is given twice, the first one counts (section 2).
+// preferredWait returns how long the client wants to wait for a person's input before it gets 202 (Prefer: wait, RFC
+// 7240 section 4.3), at most maxWait, and the value of the Preference-Applied header. Both are zero if the preference
+// is missing or invalid. If it is given twice, the first one counts (section 2).
 func preferredWait(r *http.Request) (wait time.Duration, applied string) {
 	for _, line := range r.Header.Values("Prefer") {
 		for _, preference := range strings.Split(line, ",") {

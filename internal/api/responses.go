@@ -38,7 +38,7 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 		return h.answerApprovals(w, r, request)
 	}
 
-	// Encode this response from the stored form, so that it is the same when it is retrieved later.
+	// Encode this response from its stored form, so that it is the same when it is retrieved later.
 	record := request.EncodeStored()
 	stored, _ := responses.DecodeStored(record) // cannot fail for what EncodeStored returns
 	req.Record = responses.NotStored
@@ -62,8 +62,9 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	return h.sendResponse(w, r, responseSpan{run: run, request: stored}, request.Stream, request.Background)
 }
 
-// checkPastApprovals returns a *responses.Invalid if the newest of the approvals, which other items follow in the input,
-// answers a request that is still open. It must not be ignored, and a run that is suspended takes no message.
+// checkPastApprovals returns a *responses.Invalid if the newest of approvals answers a request that is still open. Other
+// items follow these approvals in the input. Such an answer must not be ignored, but a suspended run cannot take the
+// message that follows it. A run that cannot be found is not an error, but an unreachable log is.
 func (h *Handler) checkPastApprovals(r *http.Request, approvals []responses.Approval) error {
 	if len(approvals) == 0 {
 		return nil
@@ -80,8 +81,8 @@ func (h *Handler) checkPastApprovals(r *http.Request, approvals []responses.Appr
 	return &responses.Invalid{Param: newest.Param, Message: "answers an approval request that is still open, so it must be at the end of the input: send what follows it in the next request"}
 }
 
-// continueThread makes the request continue the thread of its previous response (PreviousID), after the turn of that
-// response. It replaces references to items of earlier responses by the items. The error is the problem of the wrong
+// continueThread makes request continue the thread of its previous response (PreviousID), after that response's turn.
+// It also replaces references to items of earlier responses by the items themselves. The error names the wrong
 // parameter.
 func (h *Handler) continueThread(r *http.Request, request *responses.Request) error {
 	err := request.ResolveReferences(h.Agent.MaxHistory, func(run string) ([]event.Event, error) {
@@ -111,9 +112,8 @@ func (h *Handler) continueThread(r *http.Request, request *responses.Request) er
 	return nil
 }
 
-// threadOfResponse returns the thread of the caller's response with that id. The thread keeps the turn of the response,
-// perhaps longer than the log keeps the run or its events, so a run that is gone is an error only if its thread is not
-// known.
+// threadOfResponse returns the id of the thread of the caller's response id. The thread may keep the response's turn
+// longer than the log keeps its run or events. So a run that is gone is an error only if its thread is unknown.
 func (h *Handler) threadOfResponse(r *http.Request, id string) (string, error) {
 	span, err := h.findResponse(r, id)
 	if !errors.Is(err, event.ErrGone) {
@@ -127,8 +127,8 @@ func (h *Handler) threadOfResponse(r *http.Request, id string) (string, error) {
 	return run.ThreadID, err
 }
 
-// startProblem returns err, an error of Agent.Start, as the problem of the parameter of request that is the cause. If
-// no parameter is the cause, it returns err as it is.
+// startProblem turns err, an error of Agent.Start, into an error that names the parameter of request that caused it. If
+// no parameter did, it returns err unchanged.
 func startProblem(err error, request responses.Request) error {
 	busy, isBusy := errors.AsType[*event.BusyError](err)
 	bad, isInvalid := errors.AsType[*agent.InvalidError](err)
@@ -151,9 +151,9 @@ func startProblem(err error, request responses.Request) error {
 	return err
 }
 
-// missingResponse returns err as a problem not_found with the parameter that names the response, if err means that the
-// response does not exist or is no longer kept: the OpenAI API answers 404 in either case, and has no 410. It returns
-// any other error, and nil, as it is.
+// missingResponse turns err into the problem not_found about the parameter param, if err means that the response does
+// not exist or is no longer kept. OpenAI's API answers 404 in both cases and has no 410. Any other error, or nil, is
+// returned unchanged.
 func missingResponse(err error, param string) error {
 	p, ok := errors.AsType[*problem](err)
 	switch {
@@ -171,7 +171,7 @@ func missingResponse(err error, param string) error {
 	return p
 }
 
-// allEvents returns all events that the log has of a run at present. If it has dropped some, the error is
+// allEvents returns all events of the run that the log has at present. If the log has dropped some, the error is
 // event.ErrGone.
 func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, error) {
 	var out []event.Event
@@ -187,8 +187,9 @@ func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, err
 	}
 }
 
-// sendResponse answers with a response whose run was started or resumed: with a stream (stream), with the response as
-// it is now (background), or with the response when it has ended, which may take as long as the run.
+// sendResponse answers with a response whose run was started or resumed. If stream is true, it streams the response. If
+// background is true, it sends the response as it is now. Otherwise it waits for the response to end, which may take as
+// long as the run.
 func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, span responseSpan, stream, background bool) error {
 	head, err := h.responseHeader(r, span, 0)
 	if err != nil {
@@ -205,8 +206,8 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, span resp
 }
 
 // awaitResponse waits until the run has ended or is suspended, and answers with the response. If the log has dropped
-// events of the run, the response has only the answer, and the answer is the error event.ErrGone if a suspension or
-// calls are what the response should have.
+// events of the run, the response has only the final answer. It is then the error event.ErrGone if the run is suspended
+// for approvals or calls the client's functions, because those would be missing.
 func (h *Handler) awaitResponse(w http.ResponseWriter, r *http.Request, runID string, head responses.Header) error {
 	enc := responses.NewEncoder(head)
 	calledTools := false
@@ -244,7 +245,7 @@ func (h *Handler) awaitResponse(w http.ResponseWriter, r *http.Request, runID st
 	return nil
 }
 
-// streamResponse streams a response, without the events of its stream that the caller already has (head.Skip).
+// streamResponse streams a response, without the first head.Skip events of its stream, which the client already has.
 func (h *Handler) streamResponse(w http.ResponseWriter, r *http.Request, s responseSpan, head responses.Header) {
 	enc := responses.NewEncoder(head)
 	encode := h.encodeSpan(r.Context(), s, enc)
@@ -254,7 +255,7 @@ func (h *Handler) streamResponse(w http.ResponseWriter, r *http.Request, s respo
 	h.streamRun(w, r, s.run.ID, 0, f)
 }
 
-// writeResponse answers with a response as of the newest event of its run.
+// writeResponse answers with the response as of the run's newest event.
 func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, s responseSpan, head responses.Header) error {
 	events, err := h.allEvents(r.Context(), s.run.ID)
 	if err != nil {
@@ -296,8 +297,8 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 	return h.writeResponse(w, r, span, head)
 }
 
-// parseResponseQuery parses the query of GET /v1/responses/{response_id}. stream says that the caller wants a stream,
-// and skip is the number of events of the stream that the caller already has.
+// parseResponseQuery parses the query of GET /v1/responses/{response_id}. stream reports that the client wants a
+// stream, and skip is the number of the stream's events that the client already has. The error is a problem.
 func parseResponseQuery(raw string) (stream bool, skip int, err error) {
 	query, err := url.ParseQuery(raw)
 	if err != nil {
@@ -318,8 +319,8 @@ func parseResponseQuery(raw string) (stream bool, skip int, err error) {
 }
 
 // cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response when the run has ended,
-// or as it is after cancelWait. It cancels the run before it reads the events. So a run whose first events the log has
-// dropped is cancelled too, although the answer is 404, because its response cannot be built without these events.
+// or as it is after cancelWait. The run is cancelled before its events are read. So a run whose first events the log
+// has dropped is cancelled too, although the answer is then 404: its response cannot be built without these events.
 func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	span, err := h.findResponse(r, pathParam(r, "response_id"))
 	if err != nil {
@@ -335,9 +336,9 @@ func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	return missingResponse(err, "response_id")
 }
 
-// answerApprovals gives the run of an earlier response the answers to its approval requests, all or none, and sends the
-// response that follows, which begins where the response that asked has ended. A client may repeat the request because
-// it lost the response. Answers that the run already has are then not given again.
+// answerApprovals passes the request's answers to the run that asked for approvals, all or none, and sends the response
+// that follows. It begins where the response with the approval requests ended. A client may repeat the request because
+// it lost the response. Answers that the run already has are then not passed again.
 func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, request responses.Request) error {
 	id := request.Approvals[0].Run
 	span, err := h.findResponse(r, responses.FormatID(id, responses.Span{}))
@@ -369,7 +370,7 @@ func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, reques
 	return h.sendResponse(w, r, span, request.Stream, request.Background)
 }
 
-// missingApprovals returns the answers to approval requests that the events do not have, with the same decision.
+// missingApprovals returns the approvals that events does not show as resolved with the same decision.
 func missingApprovals(events []event.Event, approvals []responses.Approval) (missing []responses.Approval) {
 	for _, a := range approvals {
 		hasAnswer := slices.ContainsFunc(events, func(e event.Event) bool {

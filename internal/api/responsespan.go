@@ -15,18 +15,18 @@ import (
 	"answerd/internal/sse"
 )
 
-// responseSpan is one response as a part of a run: from one of the run's events to its end, or to its suspension for
-// approvals.
+// responseSpan is one response: the part of a run from one of its events to its end, or to a suspension for approvals.
 type responseSpan struct {
 	run            event.Run
-	request        responses.StoredRequest // of the request that started the run
+	request        responses.StoredRequest // the request that started the run
 	responses.Span                         // where in the run the response begins and ends
 	otherFormat    bool                    // the run was started in another API format
 }
 
 // findResponse returns the caller's response with that id, which may be a run of any API format. The error is
-// event.ErrNotFound if there is none, or if it is another caller's, so that nothing reveals that it exists; not_found
-// if it was created with store false; event.ErrGone if the log has dropped what it needs of the run.
+// event.ErrNotFound if the response does not exist or is another caller's, so that nothing reveals that it exists. It
+// is the problem not_found if the response was created with store false, and event.ErrGone if the log has dropped the
+// run or the events that are needed of it.
 func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error) {
 	runID, span, ok := responses.ParseID(id)
 	if !ok {
@@ -54,7 +54,7 @@ func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error)
 	return responseSpan{run: run, request: request, Span: span, otherFormat: !ok}, nil
 }
 
-// startEventOf returns the start event of a run; the zero value if the log does not have the event yet.
+// startEventOf returns the run's start event, or the zero value if the log does not have it yet.
 func (h *Handler) startEventOf(ctx context.Context, run string) (event.Start, error) {
 	page, err := h.Log.After(ctx, run, 0)
 	if err != nil || len(page.Events) == 0 {
@@ -64,13 +64,13 @@ func (h *Handler) startEventOf(ctx context.Context, run string) (event.Start, er
 	return start, nil
 }
 
-// isWhole reports whether the response covers the whole run: the run was started in another API format, and the
-// response begins with the run. Its approvals may have been given in any format, so a suspension that is over ends no
-// response.
+// isWhole reports whether the response covers a whole run: the run was started in another API format, and the response
+// begins at its start. The run's approvals may have been given in any format, so a suspension that is over does not end
+// the response.
 func (s responseSpan) isWhole() bool { return s.otherFormat && s.After == 0 }
 
-// checkReadable returns a problem while the run is suspended for input that is not an approval, because the format has
-// no item for that. Otherwise it returns nil.
+// checkReadable returns a problem while the run waits for input other than approvals, because the format has no item
+// for it. Otherwise it returns nil.
 func (s responseSpan) checkReadable() error {
 	if suspended, ok := s.run.Last.Body.(event.Suspended); ok && !responses.OnlyApprovals(suspended) {
 		return newProblem("not_found", "The run waits for input that a response has no item for: a form or a page of an "+
@@ -79,8 +79,8 @@ func (s responseSpan) checkReadable() error {
 	return nil
 }
 
-// encodeSpan returns the function that encodes the events of s with enc. If s covers a whole run, a suspension ends the
-// response only while it lasts: the function tells enc to continue after a suspension that is over.
+// encodeSpan returns a function that encodes the run's events with enc, one by one. If s covers a whole run, a
+// suspension that is over must not end the response, so the function tells enc to continue after it.
 func (h *Handler) encodeSpan(ctx context.Context, s responseSpan, enc *responses.Encoder) func(event.Event) []sse.Frame {
 	if !s.isWhole() {
 		return enc.Encode
@@ -95,10 +95,9 @@ func (h *Handler) encodeSpan(ctx context.Context, s responseSpan, enc *responses
 	}
 }
 
-// responseHeader returns the header with which an encoder encodes a response. skip is the number of events of the
-// stream that the caller already has. Apart from the lists of tools and the name of the default model, the header
-// depends on the stored request and the log alone. So the response is the same whenever it is encoded, also in another
-// process.
+// responseHeader returns the header for encoding the response. skip is the number of the stream's events that the
+// client already has. Apart from the tool lists and the default model's name, the header depends only on the stored
+// request and the log. So the response is the same whenever it is encoded, also by another process.
 func (h *Handler) responseHeader(r *http.Request, span responseSpan, skip int) (responses.Header, error) {
 	defaultModel, _ := h.Agent.Models()
 	head := responses.Header{
@@ -119,9 +118,9 @@ func (h *Handler) responseHeader(r *http.Request, span responseSpan, skip int) (
 	return head, nil
 }
 
-// spanEndingAt returns the span of the response that ended with the suspension end. events are those of the run. If the
-// caller answered the approval requests of an earlier suspension one by one, the span is that of the response to all
-// answers (spanAnswering has an example).
+// spanEndingAt returns the span of the response that ended with a suspension; end is the suspension's sequence number,
+// and events are the run's events. If the client answered the approval requests of an earlier suspension one by one,
+// the result is the span of the response to all of them (spanAnswering has an example).
 func spanEndingAt(events []event.Event, end int64) (span responses.Span) {
 	newRequests := false       // the run has asked for approvals since lastSuspension
 	lastSuspension := int64(0) // the sequence number; 0 before the first suspension
@@ -147,10 +146,11 @@ func spanEndingAt(events []event.Event, end int64) (span responses.Span) {
 	return span
 }
 
-// spanAnswering returns the span of the response to a request with approvals, which the events of the run show as
-// resolved. For example, a run is suspended for two approvals (event 10), gets the first (11), is suspended for the
-// second (12), and gets it too (13). A request that answers both has the span After 10, Until 13: the suspension 12 is
-// within the response and does not end it. A request that answers the second alone has After 12.
+// spanAnswering returns the span of the response to a request that has these approvals. events are the run's events,
+// which show the approvals as resolved. For example, a run is suspended for two approvals (event 10), gets the first
+// (11), is suspended for the second (12), and gets it too (13). A request with both answers has the span After 10,
+// Until 13: the suspension 12 is within its response and does not end it. A request with only the second answer has
+// After 12.
 func spanAnswering(events []event.Event, approvals []responses.Approval) (span responses.Span) {
 	lastSuspension := int64(0)  // the sequence number of the latest suspension
 	firstSuspension := int64(0) // the one before the first of the approvals; 0 until that is found
@@ -177,8 +177,8 @@ func spanAnswering(events []event.Event, approvals []responses.Approval) (span r
 	return span
 }
 
-// toolLists returns the tools of the MCP servers that a request named, as far as the caller and the agent may use them:
-// a list for each server, which may be empty. It is nil if the request named no servers.
+// toolLists returns a list for each MCP server that the request named. A list has the server's tools that both the
+// caller and the agent may use, and may be empty. The result is nil if the request named no servers.
 func (h *Handler) toolLists(r *http.Request, agentID string, request responses.StoredRequest) []responses.ToolList {
 	if len(request.ListedServers) == 0 {
 		return nil
@@ -199,15 +199,15 @@ func (h *Handler) toolLists(r *http.Request, agentID string, request responses.S
 	return out
 }
 
-// maxInputItems bounds a page of input items; defaultInputItems is the size of a page if the
-// caller names none.
+// maxInputItems is the largest page of input items, and defaultInputItems is the size of a page if the query has no
+// limit.
 const (
 	maxInputItems     = 100
 	defaultInputItems = 20
 )
 
-// listInputItems serves GET /v1/responses/{response_id}/input_items: a page of the conversation up to the question, or
-// of the approvals that resumed the run.
+// listInputItems serves GET /v1/responses/{response_id}/input_items: a page of the conversation up to the question or,
+// if the response resumed its run, of the approvals that resumed it.
 func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 	span, err := h.findResponse(r, pathParam(r, "response_id"))
 	if err == nil && span.isWhole() { // the log does not keep the conversation, and a part of it would be wrong
@@ -249,16 +249,17 @@ func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// queryProblem returns the problem of a parameter of the query.
+// queryProblem returns the problem for the query parameter name.
 func queryProblem(name, detail string) error {
 	p := newProblem("invalid_request", name+": "+detail)
 	p.param = name
 	return p
 }
 
-// deleteResponse serves DELETE /v1/responses/{response_id}. It removes the run with its children, and so the responses
-// before and after this one in the same run. The thread keeps the turn of the run, for the runs that have continued it.
-// A response that waits for approvals is cancelled and deleted. The caller must cancel a response in progress first.
+// deleteResponse serves DELETE /v1/responses/{response_id}. It deletes the run and its child runs, and therefore also
+// the other responses of that run. The thread keeps the run's turn, because later runs may have continued it. A
+// response that waits for approvals is cancelled first. A response in progress is refused with 409: the client must
+// cancel it first.
 func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "response_id")
 	span, err := h.findResponse(r, id)

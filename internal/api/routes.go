@@ -13,9 +13,9 @@ import (
 // newRouter returns the route table of the service. The first middleware of a list runs first.
 func (h *Handler) newRouter() chi.Router {
 	router := chi.NewRouter()
-	// prepareResponse makes the writer for the rest, and logs what recoverPanic answers. handleCORS comes before the
-	// middleware that refuses requests, because without its headers a page cannot read the problem. What can refuse a
-	// request by its connection or header comes before what needs the caller's identity.
+	// prepareResponse is first: it makes the deadlineWriter for all others, and logs the status that recoverPanic
+	// sends. handleCORS precedes the middleware that refuses requests, because a page can read a problem only with CORS
+	// headers. Checks of the connection and the headers precede those that need the caller's identity.
 	router.Use(h.prepareResponse, h.recoverPanic, h.handleCORS, h.rejectOverLimit, h.checkHost, h.rejectDuplicateHeaders)
 	router.NotFound(h.withProblems(notFound))
 	router.MethodNotAllowed(h.withProblems(methodNotAllowed))
@@ -131,8 +131,8 @@ func getOrHead(r chi.Router, path string, handler http.Handler) {
 	r.Method(http.MethodHead, path, handler)
 }
 
-// New returns the API. It sets the defaults of opts where a limit is not positive or a function is nil. The caller must
-// Close the Handler.
+// New returns the API's handler. It replaces limits in opts that are not positive, and nil functions and loggers, by
+// their defaults. The caller must call Close on the Handler.
 func New(opts Options) *Handler {
 	if opts.MaxBody <= 0 {
 		opts.MaxBody = 1 << 20
@@ -163,8 +163,8 @@ func New(opts Options) *Handler {
 	return h
 }
 
-// RoutePattern returns the pattern of the route that serves the request, such as /runs/{run_id}; "" if no route does.
-// Traces and metrics name requests with the pattern.
+// RoutePattern returns the pattern of the route that serves r, such as /runs/{run_id}, or "" if no route does. Traces
+// and metrics use the pattern as the request's name.
 func (h *Handler) RoutePattern(r *http.Request) string {
 	match := chi.NewRouteContext()
 	if !h.routes.Match(match, r.Method, h.trimBasePath(routePath(r))) {
@@ -178,9 +178,9 @@ func notFound(http.ResponseWriter, *http.Request) error {
 	return newProblem("not_found", "There is nothing at this path.")
 }
 
-// methodNotAllowed answers requests whose path has routes, but not for their method. It lists the methods of these
-// routes in Allow (RFC 9110 section 15.5.6). If a route without parameters has exactly this path, such as
-// /agui/capabilities, the methods of routes with a parameter in its place, such as /agui/{agent}, are not listed.
+// methodNotAllowed answers a request whose path has routes, but none for its method. Allow lists the methods of the
+// matching routes (RFC 9110 section 15.5.6). If a route without parameters matches, such as /agui/capabilities, routes
+// that match only with a parameter, such as /agui/{agent}, are not listed.
 func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	routes := chi.RouteContext(r.Context()).Routes
 	var allow, exact []string // methods of all routes that match, and of those without parameters
@@ -197,7 +197,7 @@ func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	if exact != nil {
 		allow = exact
 	}
-	if allow == nil { // the path has no route: for a method that chi does not know, it does not look for one
+	if allow == nil { // no route has this path: for a method that it does not know, chi does not check the path
 		return notFound(w, r)
 	}
 	p := newProblem("method_not_allowed", "This path does not support this method.")

@@ -15,12 +15,12 @@ import (
 	"answerd/internal/event"
 )
 
-// cancelWait bounds how long cancelAndWait waits for the run's last event.
+// cancelWait bounds how long cancelAndWait waits for the run to end.
 const cancelWait = 5 * time.Second
 
-// ownedRun returns a run that belongs to the caller. For a run of another caller the error is event.ErrNotFound, even
-// if the log has dropped it: nothing may reveal that it exists. If the log no longer keeps the caller's run, the error
-// is event.ErrGone, and the run has what the log still knows of it.
+// ownedRun returns the caller's run with that id. For another caller's run, the error is event.ErrNotFound even if the
+// log has dropped the run, because nothing may reveal that it exists. If the log no longer keeps the caller's run, the
+// error is event.ErrGone, and the returned Run holds what the log still knows.
 func (h *Handler) ownedRun(r *http.Request, id string) (event.Run, error) {
 	run, err := h.Log.Run(r.Context(), id)
 	if err != nil && !errors.Is(err, event.ErrGone) {
@@ -32,7 +32,7 @@ func (h *Handler) ownedRun(r *http.Request, id string) (event.Run, error) {
 	return run, err
 }
 
-// runStatus returns the body of GET /runs/{run_id}, in which the error of a failed run is a problem document.
+// runStatus returns the body of GET /runs/{run_id}. The error of a failed run becomes a problem document.
 func (h *Handler) runStatus(run event.Run) native.Status {
 	return native.NewStatus(run, func(e event.RunError) any {
 		p := runProblem(run, e)
@@ -51,8 +51,8 @@ func (h *Handler) getRun(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// streamEvents serves GET /runs/{run_id}/events. Last-Event-ID has precedence over the parameter
-// after, because an EventSource repeats its URL when it reconnects.
+// streamEvents serves GET /runs/{run_id}/events: it streams the run's events after a position. Last-Event-ID has
+// precedence over the parameter after, because an EventSource repeats its URL when it reconnects.
 func (h *Handler) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "run_id")
 	var pos int64
@@ -69,8 +69,8 @@ func (h *Handler) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	return h.resumeStream(w, r, id, pos)
 }
 
-// resumePosition returns the position in run id that Last-Event-ID names, or pos if the request does not have that
-// header. It does not check that the run has this position, because the run may be another caller's.
+// resumePosition returns the position in run id that Last-Event-ID names, or pos without that header. A header that
+// does not name an event of run id is a problem. resumePosition does not read the run, so the event may not exist.
 func resumePosition(r *http.Request, id string, pos int64) (int64, error) {
 	last := r.Header.Get("Last-Event-ID")
 	if last == "" {
@@ -164,8 +164,8 @@ func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
 }
 
 // postInput serves POST /runs/{run_id}/input: a person's answer to one interrupt. It responds with the run's status
-// once the answer is in the log. If the caller accepts only a stream, it streams the events after Last-Event-ID, or
-// after what was the newest event of the run when the request arrived.
+// once the answer is in the log. If the client accepts only a stream, it streams the events after Last-Event-ID instead
+// or, without that header, after the event that was the newest when the request arrived.
 func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "run_id")
 	run, err := h.ownedRun(r, id)
@@ -208,8 +208,8 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// cancelAndWait cancels a run and returns it when it has ended. The error is errContextEnded, and the run is the zero
-// value, if that takes longer than cancelWait or this process hands its runs over. The run will end all the same: the
+// cancelAndWait cancels a run and returns it when it has ended. If that takes longer than cancelWait, or this process
+// hands its runs over to another one, it returns the zero Run and errContextEnded. The run will end all the same: the
 // process that takes it over finds the cancellation in the log.
 func (h *Handler) cancelAndWait(r *http.Request, id string) (event.Run, error) {
 	if err := h.Agent.Cancel(r.Context(), id); err != nil {
@@ -225,7 +225,7 @@ func (h *Handler) cancelAndWait(r *http.Request, id string) (event.Run, error) {
 }
 
 // cancelRun serves POST /runs/{run_id}/cancel. It responds with the status of the ended run, or with 202 and the
-// present status if the run takes longer than cancelWait to end. It does not change a run that has ended before.
+// current status if the run takes longer than cancelWait to end. It does not change a run that had already ended.
 func (h *Handler) cancelRun(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "run_id")
 	if _, err := h.ownedRun(r, id); err != nil {
@@ -258,7 +258,7 @@ func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
 		return newProblem("invalid_request", "The parameter status must be the status of a run.")
 	}
 	var err error
-	const defaultLimit = 0 // the log's own
+	const defaultLimit = 0 // the log then uses its own default
 	if filter.Limit, err = queryLimit(query, defaultLimit, event.MaxPage); err != nil {
 		return err
 	}
@@ -273,8 +273,8 @@ func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deleteRun serves DELETE /runs/{run_id}: it removes the run with its children. The caller must cancel a run in
-// progress first, so that no run is lost by mistake.
+// deleteRun serves DELETE /runs/{run_id}: it deletes the run and its child runs. A run in progress is refused with 409,
+// so that it is not lost by mistake: the client must cancel it first.
 func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	id := pathParam(r, "run_id")
 	run, err := h.ownedRun(r, id)
@@ -291,7 +291,7 @@ func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// runsOfThread returns all runs of a thread that the log has, with their children, newest first.
+// runsOfThread returns all of the thread's runs that the log has, including child runs, newest first.
 func (h *Handler) runsOfThread(ctx context.Context, owner event.Owner, threadID string) (runs []event.Run, err error) {
 	filter := event.Filter{Owner: owner, ThreadID: threadID, Children: true, Limit: event.MaxPage}
 	for {
@@ -307,8 +307,8 @@ func (h *Handler) runsOfThread(ctx context.Context, owner event.Owner, threadID 
 	}
 }
 
-// deleteWithChildren deletes a run that has ended, after its children and their children. Callers cannot delete
-// children one by one, because GET /runs does not list them.
+// deleteWithChildren deletes an ended run, after its child runs and their children. Clients cannot delete child runs
+// one by one, because GET /runs does not list them.
 func (h *Handler) deleteWithChildren(ctx context.Context, run event.Run) error {
 	if run.Agent == "" { // only a named agent can ask another agent, which starts a child
 		return h.Log.Delete(ctx, run.ID)
@@ -328,7 +328,8 @@ func (h *Handler) deleteWithChildren(ctx context.Context, run event.Run) error {
 	return h.Log.Delete(ctx, run.ID)
 }
 
-// queryLimit returns the parameter limit, a number from 1 to maximum, or defaultLimit if the query does not have it.
+// queryLimit returns the query's parameter limit, or defaultLimit if it is missing. The error is a problem unless limit
+// is a number from 1 to maximum.
 func queryLimit(query url.Values, defaultLimit, maximum int) (int, error) {
 	limit := query.Get("limit")
 	if limit == "" {
@@ -341,7 +342,7 @@ func queryLimit(query url.Values, defaultLimit, maximum int) (int, error) {
 	return n, nil
 }
 
-// isMissing reports whether err says that the log does not have a run, or no longer has it.
+// isMissing reports whether err means that the log does not have a run, or no longer has it.
 func isMissing(err error) bool {
 	return errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrLost)
 }

@@ -12,36 +12,36 @@ import (
 	"answerd/internal/sse"
 )
 
-// buffers holds the write buffers of streams, so that a stream has a buffer only while it writes. A buffer per stream
+// buffers holds write buffers for streams. A stream has a buffer only while it writes, because one buffer per stream
 // cost 5 kB for each of thousands of waiting streams. Buffers that grew for a large event are not put back. Measured
 // for a streamed answer of 1,000 tokens that arrive at once: without the pool the answer took 25 % more CPU time, and
 // with a buffer of 16 kB per stream 13 % more.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// stream is one reader of a run: a position in the run, and the connection to write to.
+// stream is one client's stream of a run: a position in the run, and the connection to write to.
 type stream struct {
 	h     *Handler
 	w     http.ResponseWriter
 	rc    *http.ResponseController
-	run   string     // its id
+	run   string     // the run's id
 	pos   int64      // the sequence number of the event that was encoded last
 	atPos event.Body // the event at pos; nil until the stream has read an event
-	buf   []byte     // frames that are encoded and not yet written
+	buf   []byte     // frames that are encoded but not yet written
 
 	format streamFormat
 }
 
-// streamFormat says how a stream encodes the events of a run for one reader. append is called once for
-// each event, in order, by the goroutine of the request.
+// streamFormat says how one stream encodes the events of its run. The request's goroutine calls append once for each
+// event, in order.
 type streamFormat struct {
 	header http.Header // added to the header of every stream
-	// append appends the frames for an event, which may be none, to buf and returns the result.
+	// append appends the event's frames to buf and returns the result. An event may have no frames.
 	append func(buf []byte, e event.Event) []byte
-	// expired returns the frames that end the stream because the caller's token has expired. The
-	// run continues, and a caller with another token can resume at pos.
+	// expired returns the frames that end the stream because the caller's token has expired. The run continues, and a
+	// client with a new token can resume at pos.
 	expired func(run string, pos int64) []sse.Frame
-	// ended reports whether the stream ends at the event that was encoded last, although the run may continue. It is
-	// nil if the stream ends only with the run or its suspension.
+	// ended reports whether the stream ends at the event that was encoded last, although the run may continue. If ended
+	// is nil, the stream ends only when the run ends or is suspended.
 	ended func() bool
 }
 
@@ -51,14 +51,16 @@ var nativeFormat = streamFormat{
 	expired: func(run string, pos int64) []sse.Frame { return []sse.Frame{native.TokenExpired(run, pos)} },
 }
 
-// encoder encodes the events of one stream in one API format, and keeps the state of that stream.
+// encoder encodes the events of one stream in one API format. It keeps state between events, so each stream needs its
+// own.
 type encoder interface {
 	Encode(event.Event) []sse.Frame
 	// TokenExpired returns the frames that end the stream because the caller's token has expired.
 	TokenExpired() []sse.Frame
 }
 
-// formatOf returns the stream format of an encoder, for one stream. The stream must begin with the run's first event.
+// formatOf returns the stream format that encodes events with enc. It is for one stream, which must begin with the
+// run's first event.
 func formatOf(enc encoder) streamFormat {
 	return streamFormat{
 		append:  func(buf []byte, e event.Event) []byte { return appendFrames(buf, enc.Encode(e)) },
@@ -66,7 +68,7 @@ func formatOf(enc encoder) streamFormat {
 	}
 }
 
-// appendFrames appends frames to buf in the form in which they are sent.
+// appendFrames appends frames to buf in their SSE encoding.
 func appendFrames(buf []byte, frames []sse.Frame) []byte {
 	for _, f := range frames {
 		buf = f.AppendTo(buf)
@@ -74,31 +76,31 @@ func appendFrames(buf []byte, frames []sse.Frame) []byte {
 	return buf
 }
 
-// closedChannel is always ready, so that a select continues at once.
+// closedChannel is closed, so a select that waits for it continues at once.
 var closedChannel = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// streamRun writes the events of a run after pos as Server-Sent Events until the run ends or is suspended, the caller's
-// token expires, or the caller leaves. It is the only stream loop, for all formats. The run must exist. If the log no
-// longer has the events after pos, for example because a repeated request attaches to a long run, streamRun answers
-// 410; if the log cannot be read at the start, 503.
+// streamRun writes the run's events after pos as Server-Sent Events until the run ends or is suspended, the caller's
+// token expires, or the client disconnects. All formats use this loop. The run must exist. If the log no longer has the
+// events after pos, for example because a repeated request attaches to a long run, streamRun answers 410. If the log
+// cannot be read at the start, it answers 503.
 //
-// complete reports that the stream has reached its end and the caller was still connected. A stream that cannot
-// continue is cut with a panic (http.ErrAbortHandler) and not ended, so that a reader without the terminal event knows
-// that there is more.
+// complete reports that the stream reached its end while the client was still connected. If a stream cannot continue,
+// streamRun aborts it with panic(http.ErrAbortHandler) instead of ending it, so that a client without the terminal
+// event knows that there is more.
 //
-// The loop reads a page of the log and then waits for page.More. This channel is closed when there is more to read, so
-// an event that is appended between reading and waiting is not missed.
+// The loop reads a page of the log and then waits for page.More, which is closed when there is more to read. So it does
+// not miss an event that is appended between reading and waiting.
 //
-// A reader that is slower than the run costs nothing but its position: the loop reads the next page only when the
-// connection has taken the last page, and the rest stays in the log. The stream of a reader that takes nothing at all
-// is cut by the deadline of the write (deadlineWriter).
+// A client that is slower than the run costs nothing but its position: the loop reads the next page only when the
+// connection has taken the last one, and the rest stays in the log. If a client takes nothing at all, the write
+// deadline ends its stream (deadlineWriter).
 //
 // When this process hands its runs over to other processes (Agent.HandingOver), the loop reads once more, because the
-// run may have ended just before. Then it cuts the stream, and the client resumes at another process with
+// run may have ended just before. Then it aborts the stream, and the client resumes at another process with
 // Last-Event-ID.
 func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, pos int64, format streamFormat) (complete bool) {
 	release, ok := h.admitReader(w, r, run, pos)
@@ -117,7 +119,7 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 	heartbeat := time.NewTicker(h.Heartbeat)
 	defer heartbeat.Stop()
 
-	handingOver := h.Agent.HandingOver() // nil once it was received
+	handingOver := h.Agent.HandingOver() // set to nil when it is closed, so that it is handled once
 	handedOver := false                  // this process no longer executes runs
 	for {
 		from := s.pos
@@ -159,8 +161,8 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 	}
 }
 
-// admitReader counts a reader of a run who needs the events after pos. If the log cannot be read or has dropped some
-// events, or the run has too many readers, it answers with a problem, and ok is false. Otherwise release must be called
+// admitReader counts a reader of the run who needs the events after pos. If the log cannot be read or has dropped some
+// of these events, or the run has too many readers, it answers with a problem and returns false. Otherwise call release
 // when the stream has ended.
 func (h *Handler) admitReader(w http.ResponseWriter, r *http.Request, run string, pos int64) (release func(), ok bool) {
 	// Report errors of the log now: after the header, a stream can only be cut.
@@ -179,8 +181,8 @@ func (h *Handler) admitReader(w http.ResponseWriter, r *http.Request, run string
 	return release, true
 }
 
-// writeStreamHeader sends the header of the response at once, so that the client knows that its stream is open before
-// the first event. It returns false if the caller has left.
+// writeStreamHeader sends the response header at once, so that the client knows before the first event that its stream
+// is open. It returns false if the client has disconnected.
 func (s *stream) writeStreamHeader() bool {
 	header := s.w.Header()
 	header.Set("Content-Type", "text/event-stream")
@@ -191,9 +193,10 @@ func (s *stream) writeStreamHeader() bool {
 	return s.rc.Flush() == nil
 }
 
-// writeNewEvents writes events after s.pos, moves s.pos, and returns the page that it read last. It collects the pages
-// that the log has into one write, and returns after the page in which the write reaches maxWrite bytes. ok is false if
-// the caller has left. If the log cannot be read, it cuts the stream with a panic.
+// writeNewEvents writes the events after s.pos, advances s.pos, and returns the last page that it read. It collects
+// pages until the log has no more events. After a page in which it had to write, because the buffer reached maxWrite
+// bytes, it returns too, so that the caller can check for other work. ok is false if the client has disconnected. If
+// the log cannot be read, it aborts the stream with a panic.
 func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) {
 	returnBuffer := s.borrowBuffer()
 	defer returnBuffer()
@@ -221,8 +224,8 @@ func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) 
 	}
 }
 
-// borrowBuffer sets s.buf to an empty buffer of the pool. returnBuffer puts it back into the pool, unless it has
-// grown large.
+// borrowBuffer sets s.buf to an empty buffer from the pool. returnBuffer sets s.buf to nil and puts the buffer back,
+// unless it has grown large.
 func (s *stream) borrowBuffer() (returnBuffer func()) {
 	buffer := buffers.Get().(*[]byte)
 	s.buf = (*buffer)[:0]
@@ -235,9 +238,9 @@ func (s *stream) borrowBuffer() (returnBuffer func()) {
 	}
 }
 
-// hasEnded reports whether the stream ends although the run has not ended. If the format does not decide that, a
-// suspension ends the stream, but only after the position from: a reader that resumes at the suspension stays
-// connected.
+// hasEnded reports whether the stream ends although the run has not. The format's ended function decides, if it has
+// one. Otherwise a suspension ends the stream if it was written after the position from: a client that resumes at a
+// suspension stays connected, because it waits for the run to continue.
 func (s *stream) hasEnded(ctx context.Context, from int64) bool {
 	if s.format.ended != nil {
 		return s.format.ended()
@@ -245,8 +248,8 @@ func (s *stream) hasEnded(ctx context.Context, from int64) bool {
 	return s.pos > from && s.atSuspension(ctx)
 }
 
-// atSuspension reports whether the run is suspended by the event at s.pos, which is the run's newest event. It is false
-// for a suspension that is over.
+// atSuspension reports whether the event at s.pos suspends the run and is still its newest event. It returns false if
+// the run has continued since, or cannot be read.
 func (s *stream) atSuspension(ctx context.Context) bool {
 	if _, ok := s.atPos.(event.Suspended); !ok {
 		return false
@@ -255,8 +258,8 @@ func (s *stream) atSuspension(ctx context.Context) bool {
 	return err == nil && run.Last.Seq == s.pos
 }
 
-// flushBuffer writes the buffer to the connection and empties it. It returns false if the caller has left or has not
-// accepted the bytes before the write deadline.
+// flushBuffer writes s.buf to the connection and empties it. It returns false if the client has disconnected, or has
+// not accepted the bytes before the write deadline.
 func (s *stream) flushBuffer() bool {
 	if _, err := s.w.Write(s.buf); err != nil {
 		return false
@@ -265,8 +268,8 @@ func (s *stream) flushBuffer() bool {
 	return s.rc.Flush() == nil
 }
 
-// tokenExpiry returns a channel that receives when the caller's token expires, and a function that stops its timer. The
-// channel is nil if the token does not expire or there is none.
+// tokenExpiry returns a channel that receives a value when the caller's token expires, and a function that stops the
+// channel's timer. The channel is nil if the token does not expire or the request has none.
 func tokenExpiry(r *http.Request) (<-chan time.Time, func()) {
 	expiresAt := identity(r).Until()
 	if expiresAt.IsZero() {

@@ -13,8 +13,8 @@ import (
 	"answerd/internal/event"
 )
 
-// missingThread returns event.ErrNotFound as the problem of a thread that does not exist, and any other error, or nil,
-// as it is.
+// missingThread turns event.ErrNotFound into the problem of a missing thread. It returns any other error, or nil,
+// unchanged.
 func missingThread(err error) error {
 	if errors.Is(err, event.ErrNotFound) {
 		return newProblem("not_found", "There is no such thread.")
@@ -22,15 +22,16 @@ func missingThread(err error) error {
 	return err
 }
 
-// ownedThread returns the caller's thread that the path names. For the thread of another caller the error is not_found.
+// ownedThread returns the caller's thread whose id is in the path. If the caller has no such thread, the error is the
+// problem not_found, even if the id is that of another caller's thread.
 func (h *Handler) ownedThread(r *http.Request) (event.Thread, error) {
 	t, err := h.Log.Thread(r.Context(), ownerOf(r), pathParam(r, "thread_id"))
 	return t, missingThread(err)
 }
 
-// describeThread returns a thread with the status of its newest run. The log may keep a thread longer
-// than its runs (THREADS_RETENTION); the status is then in the newest turn. A thread without both counts
-// as completed, because nothing is active in it.
+// describeThread returns a description of t with the status of its newest run. The log may keep a thread longer than
+// its runs (THREADS_RETENTION); the status then comes from the newest turn. If the log has neither, the status is
+// completed, because nothing is active in the thread.
 func (h *Handler) describeThread(ctx context.Context, t event.Thread) (native.Thread, error) {
 	if id := cmp.Or(t.Active, t.LastRun); id != "" {
 		run, err := h.Log.Run(ctx, id)
@@ -55,7 +56,7 @@ func (h *Handler) describeThread(ctx context.Context, t event.Thread) (native.Th
 	return native.NewThread(t, status), nil
 }
 
-// listThreads serves GET /threads: a page of the caller's threads, the one that was updated last first.
+// listThreads serves GET /threads: a page of the caller's threads, most recently updated first.
 func (h *Handler) listThreads(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	limit, err := queryLimit(query, 50, event.MaxThreadsPage)
@@ -87,8 +88,8 @@ const (
 	maxThreadPage     = 4 << 20 // bytes of turns
 )
 
-// getThread serves GET /threads/{thread_id}: the thread with a page of its messages, the newest page without the
-// parameter before.
+// getThread serves GET /threads/{thread_id}: the thread with a page of its messages. Without the parameter before, that
+// is the newest page.
 func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	limit, err := queryLimit(query, 50, maxThreadMessages)
@@ -114,8 +115,8 @@ func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// turnBefore returns the parameter before: the number of the turn that a page of messages precedes, in the one form
-// that native.FormatTurn gives it. It is 0 if the query does not have the parameter.
+// turnBefore returns the query's parameter before: the page of messages ends before the turn with this number. It
+// accepts only the spelling of native.FormatTurn. It returns 0 if the parameter is missing.
 func turnBefore(query url.Values) (int64, error) {
 	if !query.Has("before") {
 		return 0, nil
@@ -127,9 +128,9 @@ func turnBefore(query url.Values) (int64, error) {
 	return before, nil
 }
 
-// threadMessages returns a page of about limit messages of a thread, oldest first, and the parameter before of the next
-// page (native.FormatTurn). messages is never nil. The page ends before the turn with the number before. If before is
-// 0, the page is the newest one, and includes the messages of the active run as far as it has come.
+// threadMessages returns a page of about limit messages, oldest first, and the parameter before of the page with older
+// messages; next is "" if there are none. messages is not nil unless err is set. The page ends before the turn numbered
+// before. If before is 0, the page is the newest one, and includes the messages so far of the thread's active run.
 func (h *Handler) threadMessages(
 	ctx context.Context, t event.Thread, before int64, limit int,
 ) (messages []native.ThreadMessage, next string, err error) {
@@ -147,7 +148,7 @@ func (h *Handler) threadMessages(
 
 	messages = []native.ThreadMessage{}
 	for _, stored := range page.Turns {
-		if stored.Run == t.Active { // the active run has ended since it was read: its turn has all messages
+		if stored.Run == t.Active { // the active run has ended since it was read, and its turn has all messages
 			active = nil
 		}
 		turn, err := thread.Decode(stored.Data)
@@ -164,7 +165,8 @@ func (h *Handler) threadMessages(
 	return append(messages, active...), native.FormatTurn(page.Before), nil
 }
 
-// activeMessages returns the messages of a run in progress; none if the run has ended or is no longer in the log.
+// activeMessages returns the messages so far of the run with that id. It returns none if the run has ended or is no
+// longer in the log.
 func (h *Handler) activeMessages(ctx context.Context, id string) ([]native.ThreadMessage, error) {
 	run, err := h.Log.Run(ctx, id)
 	var events []event.Event
@@ -182,7 +184,7 @@ func (h *Handler) activeMessages(ctx context.Context, id string) ([]native.Threa
 	return native.NewThreadMessages(id, turn), nil
 }
 
-// renameThread serves PATCH /threads/{thread_id}: it sets the title of the thread, and answers with the thread.
+// renameThread serves PATCH /threads/{thread_id}: it sets the thread's title, and answers with the thread.
 func (h *Handler) renameThread(w http.ResponseWriter, r *http.Request) error {
 	t, err := h.ownedThread(r)
 	if err != nil {
@@ -207,10 +209,10 @@ func (h *Handler) renameThread(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deleteThread serves DELETE /threads/{thread_id}: it cancels the unfinished runs of the thread, and then removes all
-// of its runs, with their children, and the thread. The log removes a thread without its runs, so the runs are deleted
-// one by one. The thread comes last, so that a caller whose request failed in between still finds the thread and can
-// repeat the request. If a run does not end within cancelWait, nothing is removed and the answer is 409.
+// deleteThread serves DELETE /threads/{thread_id}: it cancels the thread's unfinished runs, and then deletes all of its
+// runs, with their child runs, and the thread. The runs are deleted one by one, because DeleteThread does not delete
+// them. The thread is last, so that a client whose request failed in between still finds it and can repeat the request.
+// If a run does not end within cancelWait, deleteThread deletes nothing and answers 409.
 func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	t, err := h.ownedThread(r)
 	if err != nil {

@@ -38,8 +38,8 @@ func (h *Handler) getAgent(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// describeAgent returns the definition as this caller sees it: of the agent's tools, it has those that the access rules
-// allow the caller.
+// describeAgent describes the agent d as this caller sees it: Tools lists only the tools that the access rules allow
+// the caller.
 func (h *Handler) describeAgent(r *http.Request, d definition.Agent) native.Agent {
 	return native.Agent{
 		ID: d.ID, Description: d.Description, Model: d.Model, Default: d.ID == h.Agent.DefaultAgent(),
@@ -47,8 +47,10 @@ func (h *Handler) describeAgent(r *http.Request, d definition.Agent) native.Agen
 	}
 }
 
-// selectAgent changes a request whose Model is the id of a named agent to a request for that agent with no Model. It is
-// for API formats that have no field for agents. No agent has the id of a model, so the two cannot be confused.
+// selectAgent lets a request name an agent as its model, for API formats that have no field for agents. If req.Model is
+// the id of a named agent, selectAgent sets req.Agent to it and clears req.Model. No agent has the id of a model, so
+// the two cannot be confused. If the caller may not use the agent, the error is that of Agent.IsAgent, which does not
+// reveal that the agent exists.
 func (h *Handler) selectAgent(caller auth.Identity, req *agent.Request) error {
 	isAgent, err := h.Agent.IsAgent(caller, req.Model)
 	if err != nil || !isAgent {
@@ -59,8 +61,8 @@ func (h *Handler) selectAgent(caller auth.Identity, req *agent.Request) error {
 	return setAgent(req, id)
 }
 
-// setAgent sets the agent of req to id, which the caller has named outside of the native fields: as the model, in the
-// path, or as the MCP tool. It returns an *agent.InvalidError if the native field names another agent.
+// setAgent sets req.Agent to id, which the request has outside of the native fields: as the model, in the path, or as
+// the MCP tool. The error is an *agent.InvalidError if the native field names another agent.
 func setAgent(req *agent.Request, id string) error {
 	if req.Agent != "" && req.Agent != id {
 		return &agent.InvalidError{Pointer: "/agent", Detail: "the request also names the agent " + id}
@@ -69,8 +71,8 @@ func setAgent(req *agent.Request, id string) error {
 	return nil
 }
 
-// callTool serves POST /tools/{name}/call: one tool call without a model. The body of a successful
-// call is that of the event tool_result, so that both are read in the same way.
+// callTool serves POST /tools/{name}/call: one tool call without a model. A successful call has the same body as the
+// event tool_result, so that clients can read both in the same way.
 func (h *Handler) callTool(w http.ResponseWriter, r *http.Request) error {
 	body, err := h.readBody(r)
 	if err != nil {
@@ -96,7 +98,7 @@ func (h *Handler) listServers(w http.ResponseWriter, r *http.Request) error {
 }
 
 // refreshServer serves POST /servers/{name}/refresh: it lists the server's tools again and answers with the server's
-// state, or with the problem unavailable and the reason why the server cannot be used.
+// state. If the server cannot be used, it answers with the problem unavailable, which gives the reason.
 func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 	name := pathParam(r, "name")
 	refreshErr := h.Agent.Refresh(r.Context(), identity(r), name)
@@ -118,7 +120,7 @@ func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 	return agent.ErrUnknownServer // removed from mcp.json since the refresh
 }
 
-// listPrompts serves GET /servers/{name}/prompts. It sends each request on to the MCP server, and caches nothing.
+// listPrompts serves GET /servers/{name}/prompts. It caches nothing: each request goes to the MCP server.
 func (h *Handler) listPrompts(w http.ResponseWriter, r *http.Request) error {
 	name := pathParam(r, "name")
 	list, err := h.Agent.Prompts(r.Context(), identity(r), name)

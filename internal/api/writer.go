@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// maxWrite is the number of bytes that a reader must accept within WriteTimeout. A stream writes when it has collected
-// that many bytes, so that a reader who joins a long run does not cost a copy of the whole run.
+// maxWrite is the number of bytes that a client must accept within WriteTimeout. A stream writes as soon as it has
+// collected this many, so that a client who joins a long run does not make the service hold a copy of the whole run.
 const maxWrite = 64 << 10
 
-// deadlineWriter is the ResponseWriter of every request. It sets the write deadlines and knows
-// whether the response has begun.
+// deadlineWriter is the ResponseWriter of every request. It sets the write deadlines, and records whether the response
+// has begun.
 //
-// http.Server.WriteTimeout cannot be used instead, because it would end streams. A deadline stays set on the connection
-// after its response, so each response must set its own. A large response is written in chunks, each with a deadline of
-// its own, so that a slow reader is not taken for a stalled reader. Unwrap lets a stream flush, within the deadline of
-// its last write.
+// http.Server.WriteTimeout cannot be used instead, because it would end streams. A connection keeps its deadline after
+// a response, so each response must set its own. A large response is written in chunks, each with its own deadline, so
+// that a slow client is not mistaken for a stalled one. Unwrap lets a stream flush, within the deadline of its last
+// write.
 type deadlineWriter struct {
 	http.ResponseWriter
 	rc      *http.ResponseController
@@ -32,9 +32,9 @@ func newDeadlineWriter(w http.ResponseWriter, timeout time.Duration) *deadlineWr
 	return d
 }
 
-// extendDeadline sets the deadline of the next write to wait and the timeout from now. wait is how long net/http may do
-// something else before it writes. The deadline counts from now because the last write may be any time ago.
-// extendDeadline ignores errors, because the connections that have no deadlines (in tests) need none.
+// extendDeadline sets the deadline of the next write to now plus wait plus the timeout. wait is how long net/http may
+// do something else before it writes. The deadline counts from now because the last write may be long ago. Errors are
+// ignored: only the connections of tests support no deadlines, and they need none.
 func (d *deadlineWriter) extendDeadline(wait time.Duration) {
 	_ = d.rc.SetWriteDeadline(time.Now().Add(wait + d.timeout))
 }
@@ -68,8 +68,8 @@ func (d *deadlineWriter) Write(buf []byte) (written int, err error) {
 // Unwrap returns the wrapped ResponseWriter to http.ResponseController.
 func (d *deadlineWriter) Unwrap() http.ResponseWriter { return d.ResponseWriter }
 
-// writeJSON writes a value as the whole response, which no cache may store. It ignores errors of the connection: a
-// caller who has left needs no answer. v must be a value that encoding/json can encode.
+// writeJSON writes v as the whole response, which no cache may store. v must be a value that encoding/json can encode.
+// Errors of the connection are ignored, because a client that has disconnected needs no answer.
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	writeHeader(w, status, contentType)
 	enc := json.NewEncoder(w)
@@ -77,7 +77,7 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	_ = enc.Encode(v)
 }
 
-// writeBody writes body, which is encoded already, as the whole response with status 200.
+// writeBody writes body, which is already encoded, as the whole response with status 200. No cache may store it.
 func writeBody(w http.ResponseWriter, contentType string, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	writeHeader(w, http.StatusOK, contentType)
@@ -91,17 +91,17 @@ func writeHeader(w http.ResponseWriter, status int, contentType string) {
 	w.WriteHeader(status)
 }
 
-// writeNoContent answers 204. Without Cache-Control a cache could store it (RFC 9110 section 15.3.5), and would then
-// give it to a later request for a stream that has events again.
+// writeNoContent answers 204. Without Cache-Control, a cache could store the response (RFC 9110 section 15.3.5) and
+// repeat it for a later request, when the stream has events again.
 func writeNoContent(w http.ResponseWriter) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// statusFilter is the ResponseWriter for a handler of another package, whose error responses are to be problem
-// documents. It drops a response with a status for which drops is true. The caller must then answer instead (dropped).
-// Header fields that the handler has set stay set, unless that answer replaces them. Only one goroutine may use a
-// statusFilter.
+// statusFilter wraps the ResponseWriter for a handler of another package whose error responses are to be problem
+// documents. It drops a response if drops returns true for its status. The caller must check dropped afterwards, and
+// then write a response itself. Header fields of a dropped response remain set, unless that response replaces them. A
+// statusFilter is not safe for concurrent use.
 type statusFilter struct {
 	http.ResponseWriter
 	drops   func(status int) bool
@@ -111,7 +111,7 @@ type statusFilter struct {
 // Unwrap lets http.ResponseController reach the wrapped writer.
 func (f *statusFilter) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
-// WriteHeader implements http.ResponseWriter. It writes nothing if the response is to be dropped.
+// WriteHeader implements http.ResponseWriter. It writes nothing if the response is dropped.
 func (f *statusFilter) WriteHeader(status int) {
 	f.dropped = f.dropped || f.drops(status)
 	if !f.dropped {

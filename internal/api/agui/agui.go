@@ -1,5 +1,5 @@
-// Package agui implements the API format of AG-UI: it decodes a RunAgentInput to an agent.Request,
-// and encodes the events of a run as AG-UI events, for clients of versions 1.0 and 0.0.59.
+// Package agui implements the API format of AG-UI: it decodes a RunAgentInput to an agent.Request, and encodes a run's
+// events as AG-UI events, for clients of versions 1.0 and 0.0.59.
 //
 //	q, err := agui.Decode(body)              // *agui.Invalid names the field
 //	enc := agui.NewEncoder(agui.Header{ThreadID: q.ThreadID, ClientRunID: q.RunID, RunID: run.ID, V1: q.V1})
@@ -19,18 +19,18 @@ type Header struct {
 	ClientRunID string // the client's id of the AG-UI run
 	RunID       string // the id of the run, which makes the ids of messages unique in the thread
 	V1          bool   // the client uses version 1.0
-	// After is the sequence number of the event that ended the earlier AG-UI run of the same run; 0 if this is the first
-	// AG-UI run. The encoder also needs the events up to After, and returns no frames for them.
+	// After is the sequence number of the event that ended the run's previous AG-UI run; 0 if this is its first AG-UI
+	// run. The encoder also needs the events up to After, but returns no frames for them.
 	After int64
 }
 
 // Bounds of a request, below the bound of the whole body.
 const (
 	maxMessages = 1024
-	maxMedia    = 32   // of one message
+	maxMedia    = 32   // media parts of one message
 	maxContext  = 128  // items
 	maxResume   = 256  // items
-	maxReason   = 1024 // bytes of the reason of a decision; the rest is cut off
+	maxReason   = 1024 // bytes of a decision's reason; the rest is cut off
 	maxID       = 128  // bytes
 	// maxCallID is above the ids that model endpoints give to calls: some have a signature of several kilobytes.
 	maxCallID = 16 << 10
@@ -39,14 +39,14 @@ const (
 // Invalid is the error for a request that cannot be used.
 type Invalid struct {
 	Field   string // such as messages[2].content; "" if the error is about the body as a whole
-	Message string // for the caller
+	Message string // written for the client
 }
 
-// Error returns the field and what it must be.
+// Error returns the path of the field and the message.
 func (e *Invalid) Error() string { return e.Field + ": " + e.Message }
 
-// Capabilities returns the body of GET /agui/capabilities, to be encoded as JSON. Clients offer to the person what it
-// contains.
+// Capabilities returns the body of GET /agui/capabilities, to be encoded as JSON. Clients offer their users only the
+// features that it declares.
 func Capabilities() any {
 	type m = map[string]any
 	return m{

@@ -13,18 +13,18 @@ import (
 
 // Request holds a decoded RunAgentInput.
 type Request struct {
-	agent.Request        // its ThreadID is the client's
+	agent.Request        // ThreadID is the client's id of the thread
 	RunID         string // the client's id of the AG-UI run
 	V1            bool   // the client uses version 1.0 of the protocol
-	// Answers are answers to the interrupts of the thread's suspended run. If there are any, the request resumes that
-	// run, and has no question.
+	// Answers are answers to interrupts. If there are any, the request has no question: it resumes the suspended run of
+	// its thread.
 	Answers []Answer
 	// Options is the member forwardedProps.answerd, which has native fields; nil if it is missing.
 	Options json.RawMessage
 }
 
-// input has the members of a RunAgentInput that Decode reads. It ignores others, such as state,
-// because the agent has no use for them.
+// input has the members of a RunAgentInput that Decode reads. Decode ignores all others, such as state, because the
+// agent has no use for them.
 type input struct {
 	ThreadID        string          `json:"threadId"`
 	RunID           string          `json:"runId"`
@@ -43,15 +43,15 @@ type tool struct {
 	Parameters  json.RawMessage `json:"parameters"`
 }
 
-// contextItem is information that the client's application gives the agent, such as the page that the person sees.
+// contextItem is information that the client's application gives the agent, such as the page that the user sees.
 type contextItem struct {
 	Description string `json:"description"`
 	Value       string `json:"value"`
 }
 
-// Decode decodes the body of a request. The error is an *Invalid about the first field that cannot be used; the Request
-// is then incomplete. If resume has answers, the last message is not read as a question, because the suspended run has
-// its question.
+// Decode decodes the body of a request. The error is an *Invalid about the first field that cannot be used; the
+// returned Request is then incomplete. If resume has answers, the last message is not read as a question, because the
+// suspended run already has one.
 func Decode(data []byte) (Request, error) {
 	var in input
 	if !utf8.Valid(data) {
@@ -93,7 +93,7 @@ func Decode(data []byte) (Request, error) {
 	return request, request.readQuestion()
 }
 
-// decodeError returns an *Invalid for err, the error of encoding/json for body. It names the field if err does.
+// decodeError turns err, the error of json.Unmarshal for body, into an *Invalid. It names the field if err does.
 func decodeError(body []byte, err error) error {
 	if field, value, ok := typeerror.Find(body, err); ok {
 		return &Invalid{field, "must not be a " + value}
@@ -101,7 +101,7 @@ func decodeError(body []byte, err error) error {
 	return &Invalid{"", "the body is not a RunAgentInput"}
 }
 
-// readTools adds the tools that the client executes to the request.
+// readTools adds the client's tools in to the request. The client executes their calls itself.
 func (q *Request) readTools(in []tool) error {
 	if len(in) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
@@ -115,7 +115,7 @@ func (q *Request) readTools(in []tool) error {
 	return nil
 }
 
-// readContext adds the client's context to the instructions, and takes the native fields from forwardedProps.answerd.
+// readContext adds the client's context to the instructions. It also sets q.Options to forwardedProps.answerd.
 func (q *Request) readContext(in input) error {
 	if len(in.Context) > maxContext {
 		return &Invalid{"context", fmt.Sprintf("must not have more than %d items", maxContext)}
@@ -132,13 +132,13 @@ func (q *Request) readContext(in input) error {
 	return nil
 }
 
-// addInstruction appends a paragraph to the instructions.
+// addInstruction appends text to the instructions as a paragraph of its own.
 func (q *Request) addInstruction(text string) {
 	q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
 }
 
-// readQuestion moves the user's message at the end of the history to the question. If the history ends with results of
-// the client's tools instead, there is no question, and the model continues with the results.
+// readQuestion makes the history's last message, which must be the user's, the question. If the history ends with a
+// result of a client tool instead, the request has no question, and the model continues with the result.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	if last < 0 {
@@ -155,7 +155,7 @@ func (q *Request) readQuestion() error {
 	}
 	q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
 	if last == 0 {
-		q.History = nil // continues the thread; an empty list would say that no turn came before
+		q.History = nil // nil continues the thread; an empty list would mean that nothing came before
 	}
 	return nil
 }

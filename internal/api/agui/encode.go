@@ -8,13 +8,13 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder encodes the events of one run as the events of one AG-UI run. It needs all events of the run in order, from the
-// first on. The frames of a suspended event end a stream. A caller that drops these frames, because the suspension is
-// over, may continue with the same encoder: the later frames are the same as without the suspended event.
+// Encoder encodes the events of one run as the events of one AG-UI run. It needs all of the run's events, in order. The
+// frames of a suspended event end the stream. If the suspension is already over, the caller may drop these frames and
+// continue with the same encoder: later frames are the same as without the suspended event.
 //
-// A run of the service that is suspended twice is three AG-UI runs, each with a ClientRunID of its own. The ids of
-// messages contain the id of the service's run and the number of the step, which continue from one AG-UI run to the next.
-// So they are unique in the thread.
+// A run that is suspended twice is three AG-UI runs for the client, each with its own ClientRunID. The ids of messages
+// contain the service's run id and the step number, which continues from one AG-UI run to the next. So the ids are
+// unique in the thread.
 type Encoder struct {
 	head   Header
 	seq    int64       // the sequence number of the event that is being encoded
@@ -33,12 +33,12 @@ type Encoder struct {
 // NewEncoder returns the encoder of a new stream.
 func NewEncoder(h Header) *Encoder { return &Encoder{head: h, streamedArgs: make(map[string]bool)} }
 
-// fields holds the members of an event besides type and timestamp. No member may be null, because clients validate events
-// and expect an optional member without a value to be absent.
+// fields holds an event's members other than type and timestamp. No member may be null: clients validate events, and
+// expect that an optional member without a value is absent.
 type fields = map[string]any
 
-// emitEvent adds an AG-UI event of the type kind with the members f to the frames of the current event, unless an earlier
-// stream has sent that event (Header.After). It changes f.
+// emitEvent adds an AG-UI event to the current event's frames: kind is its type, and f has its other members. It adds
+// nothing for an event that an earlier stream has sent (Header.After). It modifies f.
 func (enc *Encoder) emitEvent(kind string, f fields) {
 	if enc.seq <= enc.head.After {
 		return
@@ -49,8 +49,8 @@ func (enc *Encoder) emitEvent(kind string, f fields) {
 	enc.frames = append(enc.frames, sse.Frame{Data: data})
 }
 
-// Encode returns the frames that e, the next event of the run, adds to the stream. It returns nil for events up to
-// Header.After. The frames of the first event after them begin with the start of the AG-UI run.
+// Encode returns the frames for e, which must be the run's next event. It returns nil for events up to Header.After.
+// The frames of the first event after them begin with the start of the AG-UI run.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	enc.seq = e.Seq
 	enc.time = e.Time
@@ -61,23 +61,22 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 			started["protocolVersion"] = "1.0"
 		}
 		enc.emitEvent("RUN_STARTED", started)
-		// The client needs the service's id of the run for GET /runs and the other native endpoints, which do not know
-		// the client's id.
+		// GET /runs and the other native endpoints know only the service's run id, so the client gets it here.
 		enc.emitEvent("CUSTOM", fields{"name": "run", "value": fields{"run_id": enc.head.RunID}})
 	}
 	enc.encodeEvent(e.Body)
 	return enc.frames
 }
 
-// addRunIDs adds the ids of the thread and the AG-UI run to f and returns f.
+// addRunIDs adds the client's ids of the thread and the AG-UI run to f, and returns f.
 func (enc *Encoder) addRunIDs(f fields) fields {
 	f["threadId"] = enc.head.ThreadID
 	f["runId"] = enc.head.ClientRunID
 	return f
 }
 
-// encodeEvent encodes the events of steps, messages, suspensions and the end of the run. It calls encodeCall for the
-// events of calls.
+// encodeEvent encodes the events of steps, messages and suspensions, and those that end the run. It leaves the events
+// of calls to encodeCall.
 func (enc *Encoder) encodeEvent(body event.Body) {
 	switch b := body.(type) {
 	case event.StepStart:
@@ -131,8 +130,8 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	}
 }
 
-// TokenExpired returns the frames that end a stream before its run ends, because the caller's token has expired. The
-// protocol has only RUN_ERROR for that, although the run continues.
+// TokenExpired returns the frames that end the stream early because the caller's token has expired. RUN_ERROR is the
+// only event of the protocol that can say so, although the run continues.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	enc.seq = max(enc.seq, enc.head.After+1) // so that emitEvent does not drop the event
 	enc.frames = nil
@@ -140,8 +139,8 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 	return enc.frames
 }
 
-// finishRun encodes the end of a run with an answer. Only clients of 1.0 get the usage, and the ids of the calls that they
-// must execute before the next run.
+// finishRun encodes the final answer, which ends the run. Only clients of 1.0 get the usage, and the ids of the calls
+// that they must execute before the next run.
 func (enc *Encoder) finishRun(answer event.FinalAnswer) {
 	result := fields{"answer": answer.Answer, "finish_reason": answer.FinishReason, "metadata": answer.Metadata}
 	if answer.Output != nil {
@@ -164,13 +163,13 @@ func (enc *Encoder) finishRun(answer event.FinalAnswer) {
 // stepName returns the name of the current step, which must be the same in STEP_STARTED and STEP_FINISHED.
 func (enc *Encoder) stepName() string { return fmt.Sprintf("step-%d", enc.step) }
 
-// stepMessageID returns the id of the message that the calls of the current step belong to.
+// stepMessageID returns the id of the message to which the current step's calls belong.
 func (enc *Encoder) stepMessageID() string {
 	return fmt.Sprintf("%s-%s", enc.head.RunID, enc.stepName())
 }
 
-// nextMessageID counts a new text message of the current step and returns its id. The first message of a step has the id
-// that stepMessageID returns, so the calls of the step belong to it.
+// nextMessageID returns the id for the current step's next text message. The step's first message gets the id that
+// stepMessageID returns, so that the step's calls belong to it.
 func (enc *Encoder) nextMessageID() string {
 	enc.messageCount++
 	if enc.messageCount == 1 {

@@ -19,7 +19,7 @@ type message struct {
 	Error      string          `json:"error"`
 }
 
-// toolCall is a call of the client's tool in a message of the assistant.
+// toolCall is the assistant's call of a client tool.
 type toolCall struct {
 	ID       string `json:"id"`
 	Function struct {
@@ -28,7 +28,7 @@ type toolCall struct {
 	} `json:"function"`
 }
 
-// part is a part of a user's message, in the form of 1.0 (source) or of 0.0.x (binary).
+// part is a part of a user's message. Version 1.0 has the content in source, and 0.0.x in the members after it.
 type part struct {
 	Type   string `json:"type"`
 	Text   string `json:"text"`
@@ -43,8 +43,8 @@ type part struct {
 	Filename string `json:"filename"`
 }
 
-// toMedia returns the content of a part that is not text, in the form of either version. The error is written for the
-// caller.
+// toMedia returns the content of a part that is not text, in the form of either version. The error's text is written
+// for the client.
 func (p part) toMedia() (agent.Media, error) {
 	switch {
 	case p.Source.Type == "data":
@@ -58,11 +58,11 @@ func (p part) toMedia() (agent.Media, error) {
 	return agent.NewFile(p.Filename, cmp.Or(p.MimeType, "image/*"), p.URL)
 }
 
-// callIDLength is the message of the error for the id of a call that is empty or longer than maxCallID.
-var callIDLength = fmt.Sprintf("must be 1 to %d bytes", maxCallID)
+// invalidCallID is the error message for a call id that is empty or longer than maxCallID.
+var invalidCallID = fmt.Sprintf("must be 1 to %d bytes", maxCallID)
 
-// readMessage adds a message to the history, or to the instructions if its role is system or developer. field is the path
-// of the message, for errors.
+// readMessage adds msg to the history, or to the instructions if its role is system or developer. It ignores activity
+// and reasoning messages. field is msg's path in the request, for errors.
 func (q *Request) readMessage(field string, msg message) error {
 	if msg.Role == "activity" || msg.Role == "reasoning" {
 		return nil // the model does not get these again; the content of an activity is an object
@@ -85,7 +85,7 @@ func (q *Request) readMessage(field string, msg message) error {
 	case "tool":
 		out.CallID = msg.ToolCallID
 		if out.CallID == "" || len(out.CallID) > maxCallID {
-			return &Invalid{field + ".toolCallId", callIDLength}
+			return &Invalid{field + ".toolCallId", invalidCallID}
 		}
 		if msg.Error != "" {
 			out.Content = "Error: " + msg.Error
@@ -98,13 +98,13 @@ func (q *Request) readMessage(field string, msg message) error {
 	return nil
 }
 
-// calls returns the calls of a message of the assistant. field is the path of the message, for errors.
+// calls returns the calls in m, a message of the assistant. field is m's path in the request, for errors.
 func (m message) calls(field string) (calls []agent.ClientCall, err error) {
 	for i, c := range m.ToolCalls {
 		at := fmt.Sprintf("%s.toolCalls[%d]", field, i)
 		switch {
 		case c.ID == "" || len(c.ID) > maxCallID:
-			return nil, &Invalid{at + ".id", callIDLength}
+			return nil, &Invalid{at + ".id", invalidCallID}
 		case c.Function.Name == "" || len(c.Function.Name) > maxID:
 			return nil, &Invalid{at + ".function.name", "must be 1 to 128 bytes"}
 		}
@@ -113,9 +113,9 @@ func (m message) calls(field string) (calls []agent.ClientCall, err error) {
 	return calls, nil
 }
 
-// decodeContent returns the text and the media of a message's content: a text, a list of parts, or nothing. It joins the
-// texts of several parts with newlines, and leaves out files that only a model provider has. field is the path of the
-// content, for errors.
+// decodeContent returns the text and media of raw, a message's content: a text, a list of parts, or nothing. Texts of
+// several parts are joined with newlines. Files that only a model provider can read are left out. field is the
+// content's path in the request, for errors.
 func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil

@@ -9,13 +9,13 @@ import (
 	"answerd/internal/event"
 )
 
-// Answer is the client's answer to one interrupt. What its payload must contain depends on the
-// kind of the interrupt, which Decode does not know, so InputFor checks it later.
+// Answer is the client's answer to one interrupt. What the payload must contain depends on the interrupt's kind, which
+// Decode does not know. InputFor checks it later.
 type Answer struct {
-	ID        string          // of the interrupt
+	ID        string          // the interrupt's id
 	Cancelled bool            // the person cancelled instead of answering
 	Payload   json.RawMessage // nil or null if there is none
-	At        string          // the path of the payload in the request, for errors
+	At        string          // the payload's path in the request, for errors
 }
 
 // resumption is an item of the member resume.
@@ -25,7 +25,7 @@ type resumption struct {
 	Payload     json.RawMessage `json:"payload"`
 }
 
-// readResume reads the answers to interrupts into q.Answers. It refuses two answers to the same interrupt.
+// readResume sets q.Answers from resume. It refuses a second answer to the same interrupt.
 func (q *Request) readResume(in []resumption) error {
 	if len(in) > maxResume {
 		return &Invalid{"resume", fmt.Sprintf("must not be more than %d", maxResume)}
@@ -48,9 +48,10 @@ func (q *Request) readResume(in []resumption) error {
 	return nil
 }
 
-// PayloadField translates a JSON pointer for errors: from a field of the input of POST /runs/{run_id}/input, to which
-// InputFor translates a payload, to the same field in that payload. For example, /args/n becomes /editedArgs/n for an
-// approval, /args/max becomes /max for a budget limit, and /content/n becomes /n for an elicitation.
+// PayloadField translates a JSON pointer from the agent's input, which InputFor makes of an Answer, to the Answer's
+// payload, so that an error about the input names the client's field. kind is the interrupt's kind: /args/n becomes
+// /editedArgs/n for an approval, /args/max becomes /max for a budget limit, and /content/n becomes /n for an
+// elicitation.
 func PayloadField(kind, pointer string) string {
 	if rest, ok := strings.CutPrefix(pointer, "/content"); ok {
 		return rest
@@ -62,17 +63,17 @@ func PayloadField(kind, pointer string) string {
 	return rest
 }
 
-// InputFor returns the answer as input for an interrupt of the given kind (event.KindApproval and so on). The payload of
-// an approval is {"approved", "reason", "editedArgs"}, the payload of a budget limit {"approved", "reason", "max"}, and
-// the payload of an elicitation is the content of its form. A cancelled answer does not approve the call or the higher
-// limit, or cancels the elicitation. The error is an *Invalid.
+// InputFor returns the answer as the agent's input for an interrupt of the given kind (event.KindApproval and so on).
+// The payload is {"approved", "reason", "editedArgs"} for an approval, {"approved", "reason", "max"} for a budget
+// limit, and the form's content for an elicitation. A cancelled answer refuses the approval or the higher limit, or
+// cancels the elicitation. The error is an *Invalid.
 func (a Answer) InputFor(kind string) (agent.Input, error) {
 	payload := a.Payload
 	if string(payload) == "null" {
 		payload = nil
 	}
 	if kind == event.KindApproval || kind == event.KindBudget {
-		return a.decision(kind, payload)
+		return a.decisionInput(kind, payload)
 	}
 	if a.Cancelled {
 		return agent.Input{ID: a.ID, Action: "cancel"}, nil
@@ -80,8 +81,8 @@ func (a Answer) InputFor(kind string) (agent.Input, error) {
 	return agent.Input{ID: a.ID, Action: "accept", Content: payload}, nil
 }
 
-// decision returns the answer as input for an approval or a budget limit.
-func (a Answer) decision(kind string, payload json.RawMessage) (agent.Input, error) {
+// decisionInput is InputFor for approvals and budget limits. It ignores a cancelled answer's payload.
+func (a Answer) decisionInput(kind string, payload json.RawMessage) (agent.Input, error) {
 	in := agent.Input{ID: a.ID}
 	if a.Cancelled {
 		in.Approved = new(bool) // false

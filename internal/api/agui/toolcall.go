@@ -8,8 +8,8 @@ import (
 	"answerd/internal/event"
 )
 
-// encodeCall encodes the events of tool calls. Calls that the client executes are encoded like the calls of the service,
-// and collected for finishRun.
+// encodeCall encodes the events of tool calls. The client's own calls look like those of the service, and their ids are
+// also collected in pendingCalls for finishRun.
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
@@ -54,8 +54,8 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	}
 }
 
-// encodeResult encodes the result of a call. metadata describes an error; it is nil for a call that succeeded. The event
-// of 0.0.59 has no member for it, so clients of that version recognize a failed call only by its text.
+// encodeResult encodes the result of the call c. metadata describes an error, and is nil if the call succeeded. Version
+// 0.0.59 has no member for metadata, so its clients recognize a failed call only by its text.
 func (enc *Encoder) encodeResult(c event.Call, text string, metadata fields) {
 	id := enc.head.RunID + "-" + c.CallID + "-result"
 	f := fields{"messageId": id, "toolCallId": c.CallID, "role": "tool", "content": text}
@@ -65,16 +65,16 @@ func (enc *Encoder) encodeResult(c event.Call, text string, metadata fields) {
 	enc.emitEvent("TOOL_CALL_RESULT", f)
 }
 
-// interruptFields returns an interrupt with the members that AG-UI defines. responseSchema is the schema of the payload
-// with which the client resolves the interrupt.
+// interruptFields returns the interrupt in AG-UI's form. responseSchema describes the payload with which the client
+// resolves it.
 func interruptFields(interrupt event.Interrupt) fields {
 	f := fields{"id": interrupt.ID, "message": interrupt.Message, "expiresAt": formatTime(interrupt.ExpiresAt)}
 	switch interrupt.Kind {
 	case event.KindApproval:
 		f["reason"] = "tool_call"
 		f["toolCallId"] = interrupt.CallID
-		// The call that a child run wants to make is not in this stream: toolCallId is the parent's call, which shows
-		// other arguments. So the message has the arguments.
+		// A child run's call is not in this stream: toolCallId is the parent's call, which shows other arguments. So
+		// the message contains the child's arguments.
 		if interrupt.ChildRunID != "" {
 			f["message"] = fmt.Sprintf("%s\n\nArguments: %s", interrupt.Message, interrupt.Args)
 		}
@@ -102,5 +102,5 @@ const approvalSchema = `{"type":"object","properties":{"approved":{"type":"boole
 // budgetSchema describes the payload that resolves a budget limit (Answer.InputFor).
 const budgetSchema = `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"max":{"type":"number"}},"required":["approved"]}`
 
-// formatTime formats milliseconds since 1970 as AG-UI requires, as an ISO 8601 time in UTC.
+// formatTime formats ms, milliseconds since 1970, as an ISO 8601 time in UTC, which AG-UI requires.
 func formatTime(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }

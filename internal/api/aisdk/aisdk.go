@@ -26,21 +26,21 @@ import (
 
 // Header describes the message that a stream creates or continues.
 type Header struct {
-	MessageID string // of the message
+	MessageID string // the id that the page has, or gets, for the message
 	RunID     string
 	ThreadID  string
-	// After is the sequence number of the event that ended the earlier stream of the same run; 0 if this is the first
-	// stream. The encoder also needs the events up to After, and returns no frames for them.
+	// After is the sequence number of the event that ended the run's earlier stream; 0 if this is its first stream. The
+	// encoder also needs the events up to After, but returns no frames for them.
 	After int64
-	// NoApprovals is set for a page that does not know the chunks for approvals. A call that needs approval is declined
-	// for such a page, and encoded as a tool that failed.
+	// NoApprovals is set for a page that does not know the chunks for approvals. The agent then declines calls that
+	// need approval, and the stream shows them as tools that failed.
 	NoApprovals bool
-	// Outputs are the outputs of the tool "elicitation" that the page posted to get this stream, by interrupt id. The
-	// encoder repeats them to the page, because the run's events have only the action.
+	// Outputs are the outputs of the tool "elicitation" that the page posted in the request for this stream, by
+	// interrupt id. The encoder repeats them to the page, because the run's events have only the action.
 	Outputs map[string]json.RawMessage
 }
 
-// ElicitationTool names the client tool that represents a server's question to the person.
+// ElicitationTool is the name of the client tool that represents an MCP server's question to the user.
 const ElicitationTool = "elicitation"
 
 // Bounds of a request, below the bound of the whole body.
@@ -49,7 +49,7 @@ const (
 	maxParts    = 4096 // of one message
 	maxMedia    = 32   // files of one message
 	maxID       = 128  // bytes
-	maxReason   = 1024 // bytes of the reason of a decision; the rest is cut off
+	maxReason   = 1024 // bytes of a decision's reason; the rest is cut off
 	// maxCallID is above the ids that model endpoints give to calls: some have a signature of several kilobytes.
 	maxCallID = 16 << 10
 )
@@ -57,25 +57,24 @@ const (
 // Invalid is the error for a request that cannot be used.
 type Invalid struct {
 	Field   string // such as messages[2].parts; "" if the error is about the body as a whole
-	Message string // for the caller
+	Message string // written for the client
 }
 
-// Error returns the field and what it must be.
+// Error returns the path of the field and the message.
 func (e *Invalid) Error() string { return e.Field + ": " + e.Message }
 
 // formatName distinguishes the stored requests of this API format from those of others.
 const formatName = "aisdk"
 
-// StoredRequest is the part of a request that is needed to stream its run again. The event log keeps it with the run, so
-// that any replica can stream the run, also after a restart.
+// StoredRequest is what is needed of a request to stream its run again. The event log keeps it with the run, so that
+// any replica can do so, even after a restart.
 type StoredRequest struct {
 	Format      string `json:"face"`       // formatName; Encode sets it
 	MessageID   string `json:"message_id"` // the message that the run continues; "" if the run began a message
 	NoApprovals bool   `json:"no_approvals"`
 }
 
-// Header returns the header for a stream of the run from its first event. The id of a message that the run began is the
-// id of the run.
+// Header returns the header for streaming the run from its first event. A message that the run began has the run's id.
 func (r StoredRequest) Header(run event.Run) Header {
 	return Header{MessageID: cmp.Or(r.MessageID, run.ID), RunID: run.ID, ThreadID: run.ThreadID, NoApprovals: r.NoApprovals}
 }
@@ -87,8 +86,8 @@ func (r StoredRequest) Encode() []byte {
 	return b
 }
 
-// DecodeStored decodes what Encode returns. It returns the zero value, whose Format is "", for the stored request of
-// another API format.
+// DecodeStored decodes the result of Encode. For the stored request of another API format, it returns the zero value,
+// whose Format is "".
 func DecodeStored(data []byte) StoredRequest {
 	var r StoredRequest
 	if json.Unmarshal(data, &r) != nil || r.Format != formatName {

@@ -15,22 +15,22 @@ import (
 // Request holds a decoded body.
 type Request struct {
 	agent.Request // its ThreadID is the chat's id
-	// MessageID is the message of the assistant that the stream continues; "" creates a new one.
+	// MessageID is the id of the assistant's message that the stream continues; "" starts a new message.
 	MessageID string
-	// Answers are the person's answers in that message, also those that the page has posted before. If any of them is to
-	// an open interrupt of a run, the request resumes that run instead of starting a new one.
+	// Answers are all of the user's answers in that message, including those that the page has posted before. If one of
+	// them answers an open interrupt of a run, the request resumes that run instead of starting a new one.
 	Answers []Answer
 	// Options is the member "answerd", which has native fields; nil if it is missing.
 	Options json.RawMessage
 }
 
-// HasToolResults reports whether the request is about a message of the assistant, and its history ends with results of
-// the page's own tools. A new run can then continue that message.
+// HasToolResults reports whether the request is about a message of the assistant and ends with results of the page's
+// own tools, so that a new run can continue the message.
 func (q Request) HasToolResults() bool {
 	return q.MessageID != "" && len(q.History) > 0 && q.History[len(q.History)-1].Role == "tool"
 }
 
-// body has the members of a request that Decode reads. It ignores others, because pages add their own.
+// body has the members of a request that Decode reads. Decode ignores others, because pages add their own.
 type body struct {
 	ID        string          `json:"id"`
 	Messages  []message       `json:"messages"`
@@ -44,8 +44,8 @@ type body struct {
 	Answerd   json.RawMessage `json:"answerd"`
 }
 
-// Decode decodes the body of a request. The error is an *Invalid about the first field that cannot be used; the Request
-// is then incomplete.
+// Decode decodes the body of a request. The error is an *Invalid about the first field that cannot be used; the
+// returned Request is then incomplete.
 func Decode(data []byte) (Request, error) {
 	var in body
 	if !utf8.Valid(data) {
@@ -81,7 +81,7 @@ func Decode(data []byte) (Request, error) {
 	return request, request.readQuestion(in.Messages, in.MessageID, in.Trigger)
 }
 
-// decodeError returns an *Invalid for err, the error of encoding/json for body. It names the field if err does.
+// decodeError turns err, the error of json.Unmarshal for body, into an *Invalid. It names the field if err does.
 func decodeError(body []byte, err error) error {
 	if field, value, ok := typeerror.Find(body, err); ok {
 		return &Invalid{field, "must not be a " + value}
@@ -89,16 +89,16 @@ func decodeError(body []byte, err error) error {
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }
 
-// regenerate is the trigger of a request for another answer to the last question. The messages of such a request are the
-// whole conversation. Its thread cannot be continued, because the thread has the answer that is to be replaced.
+// regenerate is the trigger of a request for another answer to the last question. Such a request has the whole
+// conversation in its messages. It cannot continue the thread, which contains the answer that is to be replaced.
 const regenerate = "regenerate-message"
 
-// readQuestion reads what the request asks: the message with that id or, if no message of the assistant has the id, the
-// last message.
+// readQuestion reads what the request asks from the assistant's message with that id or, if no message of the assistant
+// has it, from the last message.
 //
-// A message of the user is the question, which readQuestion moves from the history. A message of the assistant has
-// answers to interrupts or results of client tools, and there is no question. It need not be the last message, because a
-// person may have asked something else before they approved a call.
+// If it is the user's message, readQuestion moves it from the history to the question. If it is the assistant's, the
+// request has no question, but answers to interrupts or results of client tools. The assistant's message need not be
+// the last one, because the user may have asked something else before approving a call.
 func (q *Request) readQuestion(messages []message, id, trigger string) error {
 	index := slices.IndexFunc(messages, func(m message) bool { return id != "" && m.ID == id && m.Role == "assistant" })
 	if index < 0 {
@@ -124,23 +124,23 @@ func (q *Request) readQuestion(messages []message, id, trigger string) error {
 	}
 	q.Question, q.Media, q.History = last.Content, last.Media, q.History[:len(q.History)-1]
 	if len(q.History) == 0 && trigger != regenerate {
-		q.History = nil // continues the thread; an empty list would say that no turn came before
+		q.History = nil // nil continues the thread; an empty list would mean that nothing came before
 	}
 	return nil
 }
 
-// inTool is a client tool, which the page declares in the body and executes.
+// inTool is a client tool: the page declares it in the request and executes its calls.
 type inTool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"`
 }
 
-// toolList is a list of tools, or an object of tools by name, as assistant-ui sends it.
+// toolList is the member tools: a list or, as assistant-ui sends it, an object with the tools by name.
 type toolList []inTool
 
-// UnmarshalJSON decodes both forms. It sorts the tools of an object by name, so that the prompt is the same for each
-// request and the model's endpoint can use its prompt cache.
+// UnmarshalJSON decodes both forms. It sorts an object's tools by name, so that the prompt is the same for each request
+// and the model endpoint can use its prompt cache.
 func (l *toolList) UnmarshalJSON(data []byte) error {
 	if len(data) == 0 || data[0] != '{' {
 		return json.Unmarshal(data, (*[]inTool)(l))
@@ -157,8 +157,8 @@ func (l *toolList) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// readTools adds the client tools to the request. The name ElicitationTool is reserved: a page
-// could not tell a call of its tool from an elicitation.
+// readTools adds the page's tools in to the request. It refuses the name ElicitationTool: a page could not distinguish
+// a call of its own tool from an elicitation.
 func (q *Request) readTools(in []inTool) error {
 	if len(in) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
@@ -182,9 +182,9 @@ type Answer struct {
 	Output json.RawMessage
 }
 
-// readAnswers returns the person's answers among the parts of a message: decisions about approvals, and elicitations with
-// an output or an error; an error cancels the elicitation. It ignores elicitations that are marked as executed by the
-// provider: endElicitation marks those that were answered before.
+// readAnswers returns the user's answers in the parts of a message: decisions about approvals, and outputs of
+// elicitations. An elicitation with an error counts as cancelled. Elicitations that are marked as executed by the
+// provider are ignored, because they were answered before (endElicitation sets the mark).
 func readAnswers(parts []part) (out []Answer) {
 	for _, p := range parts {
 		elicitation := p.calledTool() == ElicitationTool && !p.ProviderExecuted
@@ -201,8 +201,8 @@ func readAnswers(parts []part) (out []Answer) {
 	return out
 }
 
-// readElicitation returns the output {"action", "content"} of the tool "elicitation" as input for the agent. Any other
-// output becomes an empty action, which the agent refuses.
+// readElicitation returns the elicitation's output {"action", "content"} as input for the agent. An output of another
+// form becomes an empty action, which the agent refuses.
 func readElicitation(p part) agent.Input {
 	var o struct {
 		Action  string          `json:"action"`

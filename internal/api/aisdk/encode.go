@@ -7,23 +7,22 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder encodes the events of one run as the chunks of one stream. It needs all events of the
-// run in order, from the first on.
+// Encoder encodes the events of one run as the chunks of one stream. It needs all of the run's events, in order.
 //
-// The SDK keeps a state for each part of a message, and a chunk that does not fit the state is fatal: a delta of a part
-// that is not open, for example. So the Encoder tracks which parts are open, and closes each of them once.
+// The SDK keeps a state for each part of a message, and a chunk that does not fit the state is fatal: for example, a
+// delta of a part that is not open. So the Encoder tracks which parts are open, and closes each of them once.
 //
-// The frames of a suspended event end a stream, because the SDK posts answers only when the stream has ended. A caller
-// that drops these frames, because the suspension is over, may continue with the same encoder: the later frames are the
+// The frames of a suspended event end the stream, because the SDK posts answers only after the stream has ended. If the
+// suspension is already over, the caller may drop these frames and continue with the same encoder: later frames are the
 // same as without the suspended event.
 type Encoder struct {
 	head   Header
 	seq    int64       // the sequence number of the event that is being encoded
 	frames []sse.Frame // the frames of that event
 
-	inStep    bool   // a step is open
-	text      string // the id of the open text part; "" if none is open
-	reasoning string // the id of the open reasoning part; "" if none is open
+	inStep      bool   // a step is open
+	textID      string // the id of the open text part; "" if none is open
+	reasoningID string // the id of the open reasoning part; "" if none is open
 
 	pageCalls      map[string]bool              // calls that the page executes, by call id
 	heldCalls      []event.ToolCall             // calls that the page executes, until encodeHeldCalls sends them
@@ -44,7 +43,7 @@ func NewEncoder(h Header) *Encoder {
 // validates chunks and refuses null in place of a missing optional member.
 type chunk = map[string]any
 
-// emitChunk adds a chunk to the frames of the current event, unless an earlier stream has sent that event (Header.After).
+// emitChunk adds c to the current event's frames, unless an earlier stream has sent them (Header.After).
 func (enc *Encoder) emitChunk(c chunk) {
 	if enc.seq <= enc.head.After {
 		return
@@ -53,8 +52,8 @@ func (enc *Encoder) emitChunk(c chunk) {
 	enc.frames = append(enc.frames, sse.Frame{Data: data})
 }
 
-// Encode returns the frames that e, the next event of the run, adds to the stream. It returns nil for events up to
-// Header.After. The frames of the first event after them begin with the start of the stream.
+// Encode returns the frames for e, which must be the run's next event. It returns nil for events up to Header.After.
+// The frames of the first event after them begin with the start of the stream.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	enc.seq = e.Seq
 	enc.frames = nil
@@ -66,8 +65,8 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	return enc.frames
 }
 
-// encodeEvent encodes the events of steps and their parts. It calls encodeCall for the events of calls, approvals and
-// elicitations, and endStream for those that end a stream.
+// encodeEvent encodes the events of steps and their parts. It leaves the events of calls, approvals and elicitations to
+// encodeCall, and those that end a stream to endStream.
 func (enc *Encoder) encodeEvent(body event.Body) {
 	switch b := body.(type) {
 	case event.StepStart:
@@ -75,21 +74,21 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 		enc.inStep = true
 		enc.emitChunk(chunk{"type": "start-step"})
 	case event.TextStart:
-		enc.text = b.PartID
+		enc.textID = b.PartID
 		enc.emitChunk(chunk{"type": "text-start", "id": b.PartID})
 	case event.TextDelta:
 		enc.emitChunk(chunk{"type": "text-delta", "id": b.PartID, "delta": b.Delta})
 	case event.TextEnd:
 		enc.endText()
 	case event.ReasoningStart:
-		enc.reasoning = b.PartID
+		enc.reasoningID = b.PartID
 		enc.emitChunk(chunk{"type": "reasoning-start", "id": b.PartID})
 	case event.ReasoningDelta:
 		enc.emitChunk(chunk{"type": "reasoning-delta", "id": b.PartID, "delta": b.Delta})
 	case event.ReasoningEnd:
 		enc.endReasoning()
 	case event.StepReset:
-		// Text of the stream cannot be withdrawn, but a page that knows this data part can hide the text.
+		// The stream's text cannot be withdrawn, but a page that knows this data part can hide it.
 		enc.endText()
 		enc.endReasoning()
 		enc.heldCalls = nil // only the last step of a run has calls of the page's tools
@@ -104,8 +103,8 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	}
 }
 
-// endStream encodes the last chunks of a stream, and [DONE], with which every stream of this protocol ends. body is
-// suspended or a terminal event.
+// endStream encodes the stream's last chunks, and [DONE], which ends every stream of this protocol. body is suspended
+// or a terminal event.
 func (enc *Encoder) endStream(body event.Body) {
 	if _, ok := body.(event.FinalAnswer); ok {
 		enc.encodeHeldCalls()
@@ -116,7 +115,7 @@ func (enc *Encoder) endStream(body event.Body) {
 	switch b := body.(type) {
 	case event.Suspended:
 		enc.emitChunk(chunk{"type": "finish", "finishReason": "tool-calls"})
-		enc.inStep = wasInStep // for a caller that drops these frames and continues: the step is then still open
+		enc.inStep = wasInStep // if the caller drops these frames and continues, the step is still open
 	case event.FinalAnswer:
 		u := b.Metadata.Usage
 		metadata := chunk{
@@ -128,7 +127,7 @@ func (enc *Encoder) endStream(body event.Body) {
 		}
 		enc.emitChunk(chunk{"type": "finish", "finishReason": finishReason(b.FinishReason), "messageMetadata": metadata})
 	case event.RunError:
-		// The error chunk can have only a text, so the message's metadata have the code.
+		// The error chunk can have only a text, so the code is in the message's metadata.
 		failed := chunk{"code": b.Code, "retryable": b.Retryable}
 		if len(b.Errors) > 0 {
 			failed["errors"] = b.Errors
@@ -144,8 +143,8 @@ func (enc *Encoder) endStream(body event.Body) {
 	}
 }
 
-// TokenExpired returns the frames that end a stream before its message is complete, because the caller's token has
-// expired. The error chunk can have only a text, so a transient data chunk before it tells pages the reason.
+// TokenExpired returns the frames that end the stream early because the caller's token has expired. The error chunk can
+// have only a text, so a transient data chunk before it tells pages the reason.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	enc.seq = max(enc.seq, enc.head.After+1) // so that emitChunk does not drop the chunks
 	enc.frames = nil
@@ -154,8 +153,8 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 	return append(enc.frames, sse.Frame{Data: []byte("[DONE]")})
 }
 
-// endStep closes the open step, if there is one. It is not called at step_end, because the results of the step's calls
-// follow and belong to the same step.
+// endStep closes the open step, if any. The event step_end does not call it, because the results of the step's calls
+// follow that event and belong to the same step.
 func (enc *Encoder) endStep() {
 	if enc.inStep {
 		enc.inStep = false
@@ -163,23 +162,23 @@ func (enc *Encoder) endStep() {
 	}
 }
 
-// endText closes the open text part, if there is one: the end of a part that is not open is fatal to the SDK.
+// endText closes the open text part, if any. It must not close one twice, because that is fatal to the SDK.
 func (enc *Encoder) endText() {
-	if enc.text != "" {
-		enc.emitChunk(chunk{"type": "text-end", "id": enc.text})
-		enc.text = ""
+	if enc.textID != "" {
+		enc.emitChunk(chunk{"type": "text-end", "id": enc.textID})
+		enc.textID = ""
 	}
 }
 
-// endReasoning closes the open reasoning part, if there is one.
+// endReasoning closes the open reasoning part, if any.
 func (enc *Encoder) endReasoning() {
-	if enc.reasoning != "" {
-		enc.emitChunk(chunk{"type": "reasoning-end", "id": enc.reasoning})
-		enc.reasoning = ""
+	if enc.reasoningID != "" {
+		enc.emitChunk(chunk{"type": "reasoning-end", "id": enc.reasoningID})
+		enc.reasoningID = ""
 	}
 }
 
-// finishReason returns the SDK's name for the finish reason of a run. The metadata of the message have the run's own name.
+// finishReason returns the SDK's name for a run's finish reason. The message's metadata has the run's own name.
 func finishReason(reason string) string {
 	switch reason {
 	case "stop", "length":

@@ -16,7 +16,8 @@ type message struct {
 	Parts []part `json:"parts"`
 }
 
-// part is a part of a message: a text, a file, a tool call, or something that Decode ignores.
+// part is a part of a message: a text, a file, a tool call, or something that Decode ignores. A part has only the
+// members for its type.
 type part struct {
 	Type string `json:"type"`
 	Text string `json:"text"`
@@ -39,7 +40,7 @@ type part struct {
 	} `json:"approval"`
 }
 
-// calledTool returns the name of the tool that the part calls; "" if it is not a call.
+// calledTool returns the name of the tool that the part calls, or "" if it is not a call.
 func (p part) calledTool() string {
 	if p.Type == "dynamic-tool" {
 		return p.ToolName
@@ -51,15 +52,15 @@ func (p part) calledTool() string {
 	return name
 }
 
-// hasClientResult reports whether the part is a call of one of the page's own tools that has an output or an error.
+// hasClientResult reports whether the part is an ended call of one of the page's own tools, with an output or an error.
 func (p part) hasClientResult() bool {
 	name := p.calledTool()
 	ended := p.State == "output-available" || p.State == "output-error"
 	return name != "" && name != ElicitationTool && !p.ProviderExecuted && ended
 }
 
-// resultText returns the result of a client tool's call as text for the model: a string as it is,
-// any other value as JSON.
+// resultText returns the result of a client tool's call as text for the model: a string's value, or other values as
+// JSON.
 func (p part) resultText() string {
 	var text string
 	switch {
@@ -71,8 +72,8 @@ func (p part) resultText() string {
 	return string(p.Output)
 }
 
-// readMessage adds a message to the history, or to the instructions if its role is system. A message of the assistant
-// becomes several messages of the history (readSteps). field is the path of the message, for errors.
+// readMessage adds msg to the history, or to the instructions if its role is system. A message of the assistant becomes
+// several messages of the history (readSteps). field is msg's path in the request, for errors.
 func (q *Request) readMessage(field string, msg message) error {
 	if len(msg.Parts) > maxParts {
 		return &Invalid{field + ".parts", fmt.Sprintf("must not be more than %d", maxParts)}
@@ -94,8 +95,8 @@ func (q *Request) readMessage(field string, msg message) error {
 	return nil
 }
 
-// decodeContent returns the text of a message, and the files if it is a user's message. It joins the texts of several
-// parts with newlines. field is the path of the message, for errors.
+// decodeContent returns m's text and, if m is a user's message, its files. Texts of several parts are joined with
+// newlines. field is m's path in the request, for errors.
 func decodeContent(field string, m message) (string, []agent.Media, error) {
 	var texts []string
 	var media []agent.Media
@@ -117,12 +118,13 @@ func decodeContent(field string, m message) (string, []agent.Media, error) {
 	return strings.Join(texts, "\n"), media, nil
 }
 
-// readSteps adds a message of the assistant to the history. A message of this format has all steps of a run; the model
-// expects one message per step, with the step's text and its calls of client tools, followed by their results. Calls of
-// the service's own tools are left out, because the text has what they contributed, and so are calls without a result.
+// readSteps adds an assistant's message to the history. In this format, one message has all steps of a run. The model
+// expects one message for each step, which has the step's text and its calls of client tools, and then their results.
+// Calls of the service's own tools are left out, because the text has what they contributed. So are calls without a
+// result.
 func (q *Request) readSteps(field string, parts []part) error {
 	step := agent.Message{Role: "assistant"}
-	var results []agent.Message // of the calls of step
+	var results []agent.Message // the results of step's calls
 	endStep := func() {
 		if step.Content != "" || len(step.Calls) > 0 {
 			q.History = append(q.History, step)
@@ -150,8 +152,8 @@ func (q *Request) readSteps(field string, parts []part) error {
 	return nil
 }
 
-// checkCall returns an *Invalid unless the call of a client tool has a tool's name and an id. field is the path of the
-// part, for errors.
+// checkCall returns an *Invalid unless p, a call of a client tool, has a valid tool name and call id. field is p's path
+// in the request, for errors.
 func (p part) checkCall(field string) error {
 	switch {
 	case !agent.IsToolName(p.calledTool()):

@@ -2,8 +2,8 @@ package aisdk
 
 import "answerd/internal/event"
 
-// encodeCall encodes the events of tool calls, approvals and elicitations. It only collects calls that the page executes,
-// which encodeHeldCalls encodes at the end of the run.
+// encodeCall encodes the events of tool calls, approvals and elicitations. Calls that the page executes are only
+// collected here. encodeHeldCalls sends them at the end of the run.
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
@@ -60,8 +60,8 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	}
 }
 
-// encodeProgress encodes the progress of a call as a data part. Each replaces the one before, because they have the same
-// id.
+// encodeProgress encodes a call's progress as a data part. The SDK replaces the call's previous part, which has the
+// same id.
 func (enc *Encoder) encodeProgress(b event.ToolProgress) {
 	data := chunk{"callId": b.CallID, "tool": b.Tool, "server": b.Server, "progress": b.Progress}
 	if b.Total != 0 {
@@ -73,9 +73,9 @@ func (enc *Encoder) encodeProgress(b event.ToolProgress) {
 	enc.emitChunk(chunk{"type": "data-tool-progress", "id": b.CallID, "data": data})
 }
 
-// endElicitation marks the call of an elicitation as executed by the provider, and adds the output: the one that the page
-// posted, or else the action alone. Without the mark, the SDK's sendAutomaticallyWhen helper would post the answer again
-// when the run is suspended for another interrupt or cancelled.
+// endElicitation ends an elicitation's call. It marks the call as executed by the provider: otherwise the SDK's
+// sendAutomaticallyWhen helper would post the answer again when the run is suspended for another interrupt, or
+// cancelled. The output is the one that the page posted or, if the page posted none for this stream, the action alone.
 func (enc *Encoder) endElicitation(b event.ElicitationResolved) {
 	call := elicitationCall(enc.elicitations[b.InterruptID])
 	call["providerExecuted"] = true
@@ -87,10 +87,10 @@ func (enc *Encoder) endElicitation(b event.ElicitationResolved) {
 	enc.emitChunk(chunk{"type": "tool-output-available", "toolCallId": b.InterruptID, "dynamic": true, "output": output})
 }
 
-// encodeChildCall encodes the approval of a call that a child run wants to make, as a separate call with the interrupt's
-// id: the part of the parent's call shows the tool and the arguments of the parent's call, and can have one approval.
-// Until its result comes, the parent's call gets the output {"status":"suspended"}, because the SDK's helper posts a
-// decision only when all other calls of the step have an output.
+// encodeChildCall encodes an approval that a child run needs for one of its calls. It becomes a separate call that has
+// the interrupt's id, because the part of the parent's call shows the parent's tool and arguments, and can have only
+// one approval. The parent's call gets the output {"status":"suspended"} until its result arrives, because the SDK's
+// helper posts a decision only when all other calls of the step have an output.
 func (enc *Encoder) encodeChildCall(b event.ApprovalRequired) {
 	enc.childApprovals[b.InterruptID] = true
 	suspended := chunk{"type": "tool-output-available", "output": chunk{"status": "suspended"}}
@@ -100,8 +100,8 @@ func (enc *Encoder) encodeChildCall(b event.ApprovalRequired) {
 	enc.emitChunk(chunk{"type": "tool-approval-request", "approvalId": b.InterruptID, "toolCallId": b.InterruptID})
 }
 
-// endChildCall ends the call that encodeChildCall began, with the decision as its output. The result of the child run's
-// call is not an event of this run.
+// endChildCall ends the call that encodeChildCall began. Its output is only the decision, because the result of the
+// child run's call is not an event of this run.
 func (enc *Encoder) endChildCall(b event.ApprovalResolved) {
 	if !b.Approved {
 		enc.emitChunk(chunk{"type": "tool-output-denied", "toolCallId": b.InterruptID})
@@ -111,8 +111,8 @@ func (enc *Encoder) endChildCall(b event.ApprovalResolved) {
 	enc.emitChunk(enc.callEndChunk(call, chunk{"type": "tool-output-available", "output": chunk{"approved": true}}))
 }
 
-// encodeInput encodes the complete arguments of a call. If they are not a JSON object, the protocol has a chunk with the
-// text that the model wrote and an error.
+// encodeInput encodes a call's complete arguments. If they are not a JSON object, it sends the text that the model
+// wrote with an error, for which the protocol has a chunk.
 func (enc *Encoder) encodeInput(b event.ToolCall) {
 	c := chunk{"type": "tool-input-available", "toolName": b.Tool, "input": b.Args}
 	if b.Args == nil {
@@ -121,17 +121,17 @@ func (enc *Encoder) encodeInput(b event.ToolCall) {
 	enc.emitChunk(enc.callChunk(b.Call, c))
 }
 
-// encodeHeldCalls encodes the calls that the page executes. It is called when the run has its final answer, because the
-// SDK's sendAutomaticallyWhen helpers post when all calls of a step have an output. If the calls were sent earlier, the
-// page's results would be posted before a person has approved another call of the step, or an approval would not be
-// posted until the page's call has its result.
+// encodeHeldCalls sends the calls that the page executes. It runs at the final answer, because the SDK's
+// sendAutomaticallyWhen helpers post as soon as all calls of a step have an output. If the calls were sent earlier, the
+// page would post its results before a person has approved another call of the step, or could not post an approval
+// until its own call has a result.
 func (enc *Encoder) encodeHeldCalls() {
 	for _, b := range enc.heldCalls {
 		enc.encodeInput(b)
 	}
 }
 
-// callChunk adds to a chunk, which it changes and returns, the members that identify the call, and the server of its tool.
+// callChunk adds the members that identify call, and the name of its tool's MCP server, to c. It returns c.
 func (enc *Encoder) callChunk(call event.Call, c chunk) chunk {
 	if call.Server != "" {
 		c["providerMetadata"] = chunk{"answerd": chunk{"server": call.Server}}
@@ -139,8 +139,8 @@ func (enc *Encoder) callChunk(call event.Call, c chunk) chunk {
 	return enc.callEndChunk(call, c)
 }
 
-// callEndChunk adds the members that identify the call to a chunk that ends the call, and returns the chunk. A tool that
-// the page did not declare is dynamic. Unlike callChunk, callEndChunk adds no metadata, which version 5 refuses there.
+// callEndChunk adds the members that identify call to c, a chunk that ends the call, and returns c. A tool that the
+// page did not declare is dynamic. Unlike callChunk, it adds no metadata, because version 5 refuses it in these chunks.
 func (enc *Encoder) callEndChunk(call event.Call, c chunk) chunk {
 	c["toolCallId"] = call.CallID
 	if !enc.pageCalls[call.CallID] {
@@ -149,7 +149,7 @@ func (enc *Encoder) callEndChunk(call event.Call, c chunk) chunk {
 	return c
 }
 
-// elicitationCall returns the call of the client tool that represents an elicitation.
+// elicitationCall returns the chunk with which an elicitation becomes a call of the client tool "elicitation".
 func elicitationCall(b event.Elicitation) chunk {
 	in := chunk{"mode": b.Mode, "message": b.Message, "expiresAt": b.ExpiresAt}
 	if b.Schema != nil {

@@ -24,24 +24,24 @@ import (
 	"time"
 )
 
-// Header has the members that every chunk and completion begins with.
+// Header has the members with which every chunk and completion begins.
 type Header struct {
-	ID      string // of the run
-	Model   string // the model of the request, or the service's default if the request named none
+	ID      string // the run's id
+	Model   string // the request's model, or the service's default if it named none
 	Created time.Time
 }
 
-// Request bounds, in items and bytes, below the bound of the whole body.
+// Bounds of a request, in items, below the bound of the whole body.
 const (
 	maxMessages = 1024
 	maxMedia    = 32 // images, sounds and files of one message
 	maxStops    = 16 // strings of stop
 )
 
-// Invalid is the error for a request that cannot be used. The API returns its members as error.param and error.message.
+// Invalid is the error for a request that cannot be used. The API sends its fields as error.param and error.message.
 type Invalid struct {
 	Param   string // the parameter, such as messages[2].content; "" if the error is about the body as a whole
-	Message string // for the caller
+	Message string // written for the client
 }
 
 // Error returns the parameter, if known, and the message.

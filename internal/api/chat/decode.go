@@ -15,15 +15,15 @@ import (
 // Request holds a decoded body.
 type Request struct {
 	agent.Request
-	Model        string // as in the request, for the response; Request.Model lacks the suffix WithoutTools
+	Model        string // as the client wrote it, for the response; Request.Model lacks the suffix WithoutTools
 	Stream       bool
 	IncludeUsage bool // stream_options.include_usage
 	// Options is the member "answerd", which has native fields that this format lacks; nil if it is missing.
 	Options json.RawMessage
 }
 
-// body has the members of a request that Decode reads. It ignores others, because clients send
-// many and new ones appear often.
+// body has the members of a request that Decode reads. Decode ignores others, because clients send many and new ones
+// appear often.
 type body struct {
 	Model         string             `json:"model"`
 	Messages      []inMessage        `json:"messages"`
@@ -66,7 +66,7 @@ type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// inTool is a tool that the caller executes.
+// inTool is a tool that the client executes.
 type inTool struct {
 	Type     string `json:"type"`
 	Function struct {
@@ -80,7 +80,8 @@ type inTool struct {
 // stopList is the member stop: one string, a list of strings, or null.
 type stopList []string
 
-// UnmarshalJSON decodes all three forms; null becomes nil. For any other value, the error is that of a list.
+// UnmarshalJSON decodes all three forms; null becomes nil. For any other value, it returns the error of decoding a
+// list.
 func (s *stopList) UnmarshalJSON(data []byte) error {
 	var single *string
 	if json.Unmarshal(data, &single) == nil {
@@ -92,8 +93,8 @@ func (s *stopList) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(s))
 }
 
-// Decode decodes the body of a request. The error is an *Invalid about one member that cannot be used, because an error
-// of this format can name one parameter; the Request is then incomplete.
+// Decode decodes the body of a request. The error is an *Invalid about one wrong member, because an error of this
+// format can name only one parameter. The returned Request is then incomplete.
 func Decode(data []byte) (Request, error) {
 	var in body
 	if !utf8.Valid(data) {
@@ -126,13 +127,13 @@ func Decode(data []byte) (Request, error) {
 	name, withoutTools := strings.CutSuffix(in.Model, WithoutTools)
 	request.Request.Model = name
 	if withoutTools {
-		request.ToolChoice = agent.ToolNone // whatever tool_choice says
+		request.ToolChoice = agent.ToolNone // overrides tool_choice
 	}
 	return request, request.readMessages(in.Messages)
 }
 
-// checkSupported returns an error for members with values that the service does not support.
-// Ignoring them would give a response that lacks what the caller asked for, such as logprobs.
+// checkSupported returns an error for values that the service does not support. If it ignored them, the response would
+// lack what the client asked for, such as logprobs.
 func (in body) checkSupported() error {
 	switch {
 	case in.MaxTokens < 0:
@@ -163,11 +164,11 @@ func (in body) checkSupported() error {
 	return nil
 }
 
-// isGiven reports whether a member is present and not null, which clients send for unset members.
+// isGiven reports whether a member is present and not null. Clients send null for members that are not set.
 func isGiven(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }
 
-// readResponseFormat checks response_format and passes it on unchanged, because the model's endpoint enforces it. The
-// type text is the same as no response_format, so that a named agent's own output_schema remains in force.
+// readResponseFormat checks response_format and passes it on unchanged, because the model endpoint enforces it. The
+// type text counts as no response_format, so that a named agent's own output_schema remains in force.
 func (q *Request) readResponseFormat(raw json.RawMessage) error {
 	if !isGiven(raw) {
 		return nil
@@ -192,8 +193,8 @@ func (q *Request) readResponseFormat(raw json.RawMessage) error {
 	return &Invalid{"response_format.type", "must be text, json_object or json_schema"}
 }
 
-// readSchema reads response_format.json_schema. If strict is true, the schema is also the OutputSchema, so the agent
-// checks the answer against it.
+// readSchema checks raw, the member response_format.json_schema. If strict is true, its schema becomes q.OutputSchema,
+// so that the agent validates the answer with it.
 func (q *Request) readSchema(raw json.RawMessage) error {
 	if !isGiven(raw) || raw[0] != '{' {
 		return &Invalid{"response_format.json_schema", "must be an object"}
@@ -215,8 +216,8 @@ func (q *Request) readSchema(raw json.RawMessage) error {
 	return nil
 }
 
-// decodeError returns an *Invalid for err, the error of encoding/json for body. It names the parameter if err does, and
-// leaves out the library's text, which names Go types.
+// decodeError turns err, the error of json.Unmarshal for body, into an *Invalid. It names the parameter if err does,
+// but leaves out err's text, which names Go types.
 func decodeError(body []byte, err error) error {
 	if field, value, ok := typeerror.Find(body, err); ok {
 		return &Invalid{field, "is of the wrong type: " + value}
@@ -224,7 +225,7 @@ func decodeError(body []byte, err error) error {
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }
 
-// readTools reads the tools that the caller executes, and tool_choice.
+// readTools reads the tools that the client executes, and tool_choice.
 func (q *Request) readTools(in body) error {
 	if len(in.Tools) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
@@ -279,8 +280,8 @@ type namedFunction struct {
 	Function struct{ Name string }
 }
 
-// readAllowedTools reads a tool_choice of type allowed_tools: the only functions that the model may call, and whether it
-// must call one.
+// readAllowedTools reads a tool_choice of type allowed_tools. tools are the only functions that the model may call, and
+// mode says whether it must call one.
 func (q *Request) readAllowedTools(mode string, tools []namedFunction) error {
 	if mode != string(agent.ToolAuto) && mode != string(agent.ToolRequired) {
 		return &Invalid{"tool_choice.allowed_tools.mode", "must be auto or required"}

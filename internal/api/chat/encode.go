@@ -8,20 +8,20 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder encodes the events of one run as the chunks of one stream. It needs all events of the run in order, from the
-// first on, because the index of a call and the blank line between steps depend on earlier events.
+// Encoder encodes the events of one run as the chunks of one stream. It needs all of the run's events, in order,
+// because the index of a call and the blank line between steps depend on earlier events.
 //
-// While texts arrive, the Encoder cannot know which of them is the answer. So the contents of all chunks together are the
-// texts of all steps, but the content of a Collector's completion is the text of the last step only.
+// While text arrives, the Encoder cannot know whether it is the answer. So a stream has the texts of all steps, while a
+// Collector's completion has only the text of the last step.
 type Encoder struct {
 	head         chunk // the members that all chunks share
 	includeUsage bool
 	structured   bool            // the answer must be JSON
 	hasText      bool            // the stream has text
-	needsBreak   bool            // the next text needs a blank line before it, because it is of another step
-	callIndex    map[string]int  // index in tool_calls of the calls that the caller executes, by call id
-	withArgs     map[string]bool // those of them whose arguments have been sent, at least in part
-	usage        event.Usage     // of the steps so far
+	needsBreak   bool            // the next text belongs to another step, so it needs a blank line before it
+	callIndex    map[string]int  // the client's calls: their index in tool_calls, by call id
+	sentArgs     map[string]bool // the client's calls whose arguments were sent, at least in part, by call id
+	usage        event.Usage     // the usage of the steps so far
 }
 
 // NewEncoder returns the encoder of a new stream. includeUsage is stream_options.include_usage.
@@ -30,15 +30,15 @@ func NewEncoder(h Header, includeUsage bool) *Encoder {
 		head:         chunk{ID: completionID(h), Object: "chat.completion.chunk", Created: h.Created.Unix(), Model: h.Model},
 		includeUsage: includeUsage,
 		callIndex:    make(map[string]int),
-		withArgs:     make(map[string]bool),
+		sentArgs:     make(map[string]bool),
 	}
 }
 
 // done ends every stream that has a finish_reason. Clients read until it arrives.
 var done = sse.Frame{Data: []byte("[DONE]")}
 
-// Encode returns the frames that e, the next event of the run, adds to the stream. Many events add no frame, because the
-// format has no chunk for them.
+// Encode returns the frames for e, which must be the run's next event. It returns nil for the many events that the
+// format has no chunk for.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	switch b := e.Body.(type) {
 	case event.Start:
@@ -48,8 +48,8 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	case event.StepStart:
 		enc.needsBreak = enc.hasText
 	case event.TextDelta:
-		// Clients parse the contents of all chunks together. With the text of earlier steps, or of an answer that the
-		// agent lets the model correct, they would not be JSON. So only the final answer is sent, in one chunk.
+		// Clients join the contents of all chunks and parse them. With the text of earlier steps, or of an answer that
+		// the model has to correct, that would not be JSON. So only the final answer is sent, in one chunk.
 		if !enc.structured {
 			return enc.encodeText(b.Delta)
 		}
@@ -65,13 +65,13 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		switch {
 		case b.Executor != event.Client:
 			return enc.encodeReasoning(reasoningText(b))
-		case !enc.withArgs[b.CallID]:
-			// The model may write no arguments for a tool without parameters. Clients parse the arguments as JSON, so they
-			// get those of the event, such as {}.
+		case !enc.sentArgs[b.CallID]:
+			// For a tool without parameters, the model may write no arguments. Clients parse the arguments as JSON, so
+			// they get those of the event, such as {}.
 			return enc.encodeArguments(b.CallID, argumentsOf(b))
 		}
 	case event.StepReset:
-		// Text of the stream cannot be withdrawn, so it is separated from the text of the repeated step.
+		// The stream's text cannot be withdrawn, so a break separates it from the text of the repeated step.
 		enc.needsBreak = enc.hasText
 		return enc.encodeReasoning("\n[the answer begins again]\n")
 	case event.StepEnd:
@@ -96,14 +96,13 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	return nil
 }
 
-// TokenExpired returns the frames that end a stream before its run ends, because the caller's
-// token has expired. There is no [DONE], because the answer is not complete.
+// TokenExpired returns the frames that end the stream early because the caller's token has expired. They do not include
+// [DONE], because the answer is not complete.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	return []sse.Frame{jsonFrame(errorBody{tokenExpired()})}
 }
 
-// encodeText returns the chunk of a text delta. A blank line separates the text of a step from the texts of the steps
-// before it.
+// encodeText returns the chunk for a delta of the text. A blank line separates the texts of two steps.
 func (enc *Encoder) encodeText(s string) []sse.Frame {
 	if enc.needsBreak {
 		enc.needsBreak = false
@@ -119,8 +118,8 @@ func (enc *Encoder) encodeReasoning(s string) []sse.Frame {
 	return enc.encodeDelta(delta{Reasoning: s})
 }
 
-// encodeCallStart returns the first chunk of a call that the caller executes, and gives the call its index. Clients add
-// the arguments of later chunks to the call with the same index.
+// encodeCallStart returns the first chunk of a call that the client executes, and gives the call its index. Later
+// chunks have the same index, and clients add their arguments to this call.
 func (enc *Encoder) encodeCallStart(c event.Call) []sse.Frame {
 	index := len(enc.callIndex)
 	enc.callIndex[c.CallID] = index
@@ -128,14 +127,14 @@ func (enc *Encoder) encodeCallStart(c event.Call) []sse.Frame {
 	return enc.encodeDelta(delta{ToolCalls: []callDelta{start}})
 }
 
-// encodeArguments returns a chunk with a piece of the arguments of a call that encodeCallStart has begun.
+// encodeArguments returns a chunk with a piece of a call's arguments. encodeCallStart must have begun the call.
 func (enc *Encoder) encodeArguments(callID, piece string) []sse.Frame {
-	enc.withArgs[callID] = true
+	enc.sentArgs[callID] = true
 	args := callDelta{Index: enc.callIndex[callID], Function: functionDelta{Arguments: piece}}
 	return enc.encodeDelta(delta{ToolCalls: []callDelta{args}})
 }
 
-// endStream returns the last chunks of a stream: one with the finish_reason, one with the usage if the caller asked for
+// endStream returns the stream's last chunks: one with the finish_reason, one with the usage if the client asked for
 // it, and [DONE]. The chunk with the usage has no choices, as OpenAI's API reference requires.
 func (enc *Encoder) endStream(reason string) []sse.Frame {
 	last := enc.newChunk(delta{})
@@ -150,11 +149,11 @@ func (enc *Encoder) endStream(reason string) []sse.Frame {
 	return append(frames, done)
 }
 
-// encodeDelta returns the frame of a chunk with d.
+// encodeDelta returns the frame of a chunk whose delta is d.
 func (enc *Encoder) encodeDelta(d delta) []sse.Frame { return []sse.Frame{jsonFrame(enc.newChunk(d))} }
 
-// newChunk returns a chunk with d as the delta of its only choice. Its usage is null if the caller asked for the usage,
-// which the last chunk then has, and absent otherwise.
+// newChunk returns a chunk whose only choice has the delta d. If the client asked for the usage, which only the last
+// chunk has, the chunk's usage is null; otherwise it is absent.
 func (enc *Encoder) newChunk(d delta) chunk {
 	c := enc.head
 	c.Choices = []choice{{Delta: d}}
@@ -164,15 +163,15 @@ func (enc *Encoder) newChunk(d delta) chunk {
 	return c
 }
 
-// jsonFrame returns a frame with v as its data. Streams of this format name no event types.
+// jsonFrame returns a frame with v as its data. Streams of this format have no event types.
 func jsonFrame(v any) sse.Frame {
 	data, _ := json.Marshal(v) // cannot fail: v has only texts, numbers and valid JSON
 	return sse.Frame{Data: data}
 }
 
-// finishReason returns the format's finish_reason for the one of a run. The answer of a run that reached a limit counts as
-// cut off ("length"); the run's metadata have its own reason. Other reasons of providers become "stop", because clients
-// may refuse values that they do not know.
+// finishReason returns the format's finish_reason for a run's finish reason. An answer at one of the run's limits
+// counts as cut off ("length"). Other reasons of model providers become "stop", because clients may refuse unknown
+// values.
 func finishReason(reason string) string {
 	switch reason {
 	case "stop", "length", "content_filter", "tool_calls":
@@ -183,12 +182,12 @@ func finishReason(reason string) string {
 	return "stop"
 }
 
-// Collector builds the completion of one run from its events. It needs all of them and not only the final answer, because
-// the message has the reasoning of all steps and the calls that the caller executes.
+// Collector builds a run's completion from its events. It needs all of them, because the message has the reasoning of
+// all steps and the calls that the client executes.
 type Collector struct {
 	head        Header
 	reasoning   strings.Builder
-	clientCalls []call // calls that the caller executes
+	clientCalls []call // calls that the client executes
 	answer      event.FinalAnswer
 	calledTools bool // the model has called a tool that the server executes
 }
@@ -196,7 +195,7 @@ type Collector struct {
 // NewCollector returns a collector that has no events yet.
 func NewCollector(h Header) *Collector { return &Collector{head: h} }
 
-// Add adds the next event of the run.
+// Add adds e, which must be the run's next event.
 func (c *Collector) Add(e event.Event) {
 	c.reasoning.WriteString(reasoningText(e.Body))
 	switch b := e.Body.(type) {
@@ -207,22 +206,22 @@ func (c *Collector) Add(e event.Event) {
 		}
 		c.clientCalls = append(c.clientCalls, call{ID: b.CallID, Type: "function", Function: function{b.Tool, argumentsOf(b)}})
 	case event.StepReset:
-		c.clientCalls = nil // the step's calls are void; only the last step of a run has calls that the caller executes
+		c.clientCalls = nil // the step is repeated; only the last step of a run has calls that the client executes
 	case event.FinalAnswer:
 		c.answer = b
 	}
 }
 
-// CalledTools reports whether the model has called tools that the server executes. The handler must then not make a client
-// repeat a failed request, because the repetition would execute the calls again.
+// CalledTools reports whether the model has called tools that the server executes. If so, clients must not retry a
+// failed request, because that would execute the calls again.
 func (c *Collector) CalledTools() bool { return c.calledTools }
 
-// Completion returns the body of the response, to be encoded as JSON. The final answer must have been added. The content
-// is that answer; only streams have the text of earlier steps.
+// Completion returns the response's body, to be encoded as JSON. The final answer must have been added before. The
+// completion's content is that answer; only streams have the text of earlier steps.
 func (c *Collector) Completion() any {
 	m := message{Role: "assistant", Content: &c.answer.Answer, Reasoning: c.reasoning.String(), ToolCalls: c.clientCalls}
 	if len(c.clientCalls) > 0 && c.answer.Answer == "" {
-		// The format has null for a message that only calls tools.
+		// In this format, the content of a message that only calls tools is null.
 		m.Content = nil
 	}
 	return completion{

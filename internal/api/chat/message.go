@@ -17,7 +17,7 @@ type inMessage struct {
 	ToolCallID string          `json:"tool_call_id"`
 }
 
-// inCall is a call of the caller's tool in a message of the assistant.
+// inCall is the assistant's call of a client tool.
 type inCall struct {
 	ID       string   `json:"id"`
 	Type     string   `json:"type"`
@@ -43,15 +43,16 @@ type inPart struct {
 	} `json:"file"`
 }
 
-// readMessages makes the last message the question (readQuestion), and the messages before it the history. System and
-// developer messages become instructions, wherever they are: the agent has one place for instructions.
+// readMessages turns the last message into the question (readQuestion), and the messages before it into the history.
+// System and developer messages become instructions wherever they are, because the agent has one place for
+// instructions.
 func (q *Request) readMessages(in []inMessage) error {
 	if len(in) > maxMessages {
 		return &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
 	}
 
 	var instructions []string
-	var lastField string // of the last message in the history
+	var lastField string // the path of the history's last message, for errors
 	for i, msg := range in {
 		field := fmt.Sprintf("messages[%d]", i)
 		text, media, err := decodeContent(field+".content", msg.Content)
@@ -83,7 +84,7 @@ func (q *Request) readMessages(in []inMessage) error {
 	return q.readQuestion(lastField)
 }
 
-// calls returns the calls of a message of the assistant. field is the path of the message, for errors.
+// calls returns the calls in m, a message of the assistant. field is m's path in the request, for errors.
 func (m inMessage) calls(field string) (calls []agent.ClientCall, err error) {
 	for i, c := range m.ToolCalls {
 		if c.ID == "" || c.Function.Name == "" {
@@ -94,9 +95,9 @@ func (m inMessage) calls(field string) (calls []agent.ClientCall, err error) {
 	return calls, nil
 }
 
-// readQuestion moves the user's message at the end of the history to the question. If the history ends with results of
-// the caller's tools instead, there is no question, and the model continues with the results. field is the path of the
-// last message, for errors.
+// readQuestion makes the history's last message, which must be the user's, the question. If the history ends with a
+// result of a client tool instead, the request has no question, and the model continues with the result. field is the
+// last message's path in the request, for errors.
 func (q *Request) readQuestion(field string) error {
 	last := len(q.History) - 1
 	if last < 0 {
@@ -113,14 +114,14 @@ func (q *Request) readQuestion(field string) error {
 	}
 	q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
 	if last == 0 {
-		q.History = nil // continues the thread; an empty list would say that no turn came before
+		q.History = nil // nil continues the thread; an empty list would mean that nothing came before
 	}
 	return nil
 }
 
-// decodeContent returns the text and the media of a message's content: a text, a list of parts, or nothing. It joins the
-// texts of several parts with newlines, and ignores refusals, which only earlier messages of a model have. field is the
-// path of the content, for errors.
+// decodeContent returns the text and media of raw, a message's content: a text, a list of parts, or nothing. Texts of
+// several parts are joined with newlines. Refusals are ignored, because only earlier messages of a model have them.
+// field is the content's path in the request, for errors.
 func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
 	if !isGiven(raw) {
 		return "", nil, nil
@@ -159,8 +160,8 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 	return strings.Join(texts, "\n"), media, nil
 }
 
-// toMedia returns the image, sound or file of a part. field is the path of the part, for errors. The error is an *Invalid,
-// also for a type of part that the format does not have.
+// toMedia returns the image, sound or file of a part. field is the part's path in the request, for errors. The error is
+// an *Invalid, also for an unknown type of part.
 func (p inPart) toMedia(field string) (agent.Media, error) {
 	switch p.Type {
 	case "image_url":

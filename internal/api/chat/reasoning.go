@@ -9,11 +9,11 @@ import (
 	"answerd/internal/event"
 )
 
-// maxLine bounds the arguments or the result of a tool call in a line of the reasoning, in bytes.
+// maxLine is the length, in bytes, to which the reasoning shortens the arguments or the result of a tool call.
 const maxLine = 300
 
-// reasoningText returns the text that an event adds to reasoning_content: the model's reasoning, and a line for each call
-// and each result of a tool that the server executes. It returns "" for any other event.
+// reasoningText returns what an event adds to reasoning_content: the model's reasoning, or a line about a call or a
+// result of a tool that the server executes. It returns "" for other events.
 func reasoningText(b event.Body) string {
 	switch b := b.(type) {
 	case event.ReasoningDelta:
@@ -37,7 +37,7 @@ func reasoningText(b event.Body) string {
 	return ""
 }
 
-// argumentsOf returns the arguments of a call as JSON, or as the text that the model wrote if that is not a JSON object.
+// argumentsOf returns the call's arguments as JSON or, if they are not a JSON object, the text that the model wrote.
 func argumentsOf(b event.ToolCall) string {
 	if b.Args == nil {
 		return b.ArgsText
@@ -45,9 +45,11 @@ func argumentsOf(b event.ToolCall) string {
 	return string(b.Args)
 }
 
-// clipLine returns s as one line, with single spaces, cut off after maxLine bytes and with "…" if it is longer.
+// clipLine returns s as one line with single spaces. If that is longer than maxLine bytes, it is cut off there and ends
+// with "…".
 func clipLine(s string) string {
-	// Cut a result of megabytes before it is split into fields. After that, 4*maxLine bytes usually have maxLine left.
+	// Shorten a result of megabytes before splitting it into fields. 4*maxLine bytes usually have maxLine bytes without
+	// the extra spaces.
 	if len(s) > 4*maxLine {
 		s = s[:4*maxLine]
 	}
@@ -55,7 +57,7 @@ func clipLine(s string) string {
 	if len(s) <= maxLine {
 		return strings.ToValidUTF8(s, "")
 	}
-	cut := maxLine // or the begin of the character that crosses it
+	cut := maxLine // or the start of the character that crosses it
 	for !utf8.RuneStart(s[cut]) {
 		cut--
 	}

@@ -7,7 +7,7 @@ import (
 	"answerd/internal/event"
 )
 
-// chunk is a chat.completion.chunk. Usage is null or an object if the caller asked for it, and absent otherwise.
+// chunk is a chat.completion.chunk. Usage is null or an object if the client asked for it, and absent otherwise.
 type chunk struct {
 	ID      string          `json:"id"`
 	Object  string          `json:"object"`
@@ -17,7 +17,7 @@ type chunk struct {
 	Usage   json.RawMessage `json:"usage,omitempty"`
 }
 
-// choice has the delta of a chunk, or the finish_reason in the last one.
+// choice has the delta of a chunk or, in the last one, the finish_reason.
 type choice struct {
 	Index        int     `json:"index"`
 	Delta        delta   `json:"delta"`
@@ -25,7 +25,7 @@ type choice struct {
 	FinishReason *string `json:"finish_reason"`
 }
 
-// delta is the text, the reasoning or the piece of a call that a chunk adds to the message.
+// delta is what a chunk adds to the message: text, reasoning, or a piece of a call.
 type delta struct {
 	Role      string      `json:"role,omitempty"`
 	Content   *string     `json:"content,omitempty"`
@@ -74,23 +74,23 @@ type message struct {
 	ToolCalls []call  `json:"tool_calls,omitempty"`
 }
 
-// call is a complete call of a tool that the caller executes.
+// call is a complete call of a tool that the client executes.
 type call struct {
 	ID       string   `json:"id"`
 	Type     string   `json:"type"`
 	Function function `json:"function"`
 }
 
-// function has the arguments as JSON text, as the model wrote them.
+// function is the called function. Arguments is JSON, or the text that the model wrote if that is not a JSON object.
 type function struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"`
 }
 
-// completionID returns the id of the response, which is the id of the run after the prefix that OpenAI's API uses.
+// completionID returns the response's id: the run's id after the prefix that OpenAI's API uses.
 func completionID(h Header) string { return "chatcmpl-" + h.ID }
 
-// wireUsage returns the usage as JSON with the names of this format.
+// wireUsage returns u as JSON with this format's names.
 func wireUsage(u event.Usage) json.RawMessage {
 	data, _ := json.Marshal(struct {
 		Prompt     int64 `json:"prompt_tokens"`
@@ -113,8 +113,8 @@ type errorBody struct {
 	Error Error `json:"error"`
 }
 
-// NewError returns the body of an error response, to be encoded as JSON. code is a problem code of answerd. param is the
-// parameter that the error is about; "" becomes null.
+// NewError returns the body of an error response, to be encoded as JSON. code is one of answerd's problem codes or one
+// of OpenAI's error codes. param is the parameter that is wrong; "" becomes null.
 func NewError(status int, code, message, param string) any {
 	e := Error{Message: message, Type: errorType(status), Code: code}
 	if param != "" {
@@ -123,7 +123,7 @@ func NewError(status int, code, message, param string) any {
 	return errorBody{e}
 }
 
-// errorType returns OpenAI's error type for an HTTP status. Clients choose the exception that they raise by this type.
+// errorType returns OpenAI's error type for an HTTP status. Clients choose the exception that they raise by it.
 func errorType(status int) string {
 	switch {
 	case status == 401:
@@ -138,14 +138,14 @@ func errorType(status int) string {
 	return "invalid_request_error"
 }
 
-// tokenExpired returns the error of a stream whose caller's token has expired.
+// tokenExpired returns the error that ends a stream because the caller's token has expired.
 func tokenExpired() Error {
 	return Error{Message: "The access token has expired. The run goes on.", Type: "authentication_error", Code: "token_expired"}
 }
 
-// runError returns the error for the end of a stream whose run failed. The status of the response is already 200, so
-// only the type and the code say what happened. A failure is a server_error unless the model is unknown or rate limited,
-// or the conversation is too long for it.
+// runError returns the error that ends a stream because its run failed. The response's status is already 200, so only
+// the type and the code say what happened. A failure is a server_error unless the model is unknown or rate limited, or
+// the conversation is too long for it.
 func runError(b event.RunError) Error {
 	e := Error{Message: b.Message, Type: "server_error", Code: b.OpenAICode()}
 	param := ""
@@ -175,8 +175,8 @@ type Model struct {
 	OwnedBy string `json:"owned_by"`
 }
 
-// ModelList returns two models for each id: one with that id, and one with the suffix WithoutTools. created is the time
-// that all of them give as created.
+// ModelList returns two models for each id: one with the id itself, and one with the suffix WithoutTools. All of them
+// have the same creation time, created.
 func ModelList(ids []string, created time.Time) []Model {
 	out := make([]Model, 0, 2*len(ids))
 	for _, id := range ids {

@@ -10,11 +10,11 @@ import (
 	"answerd/internal/event"
 )
 
-// maxShownArgs bounds the part of a call's arguments that the message of an approval shows, in bytes.
+// maxShownArgs is how many bytes of a call's arguments the message of an approval shows.
 const maxShownArgs = 4 << 10
 
 // approvalForm is the JSON Schema of the form for an approval. approved is required, so that a client which accepts an
-// empty form without a person approves nothing.
+// empty form without asking its user approves nothing.
 var approvalForm = json.RawMessage(`{"type":"object","properties":{` +
 	`"approved":{"type":"boolean","title":"Allow this call"},` +
 	`"reason":{"type":"string","title":"Reason","description":"for the agent, above all of a refusal","maxLength":1024}},` +
@@ -23,15 +23,15 @@ var approvalForm = json.RawMessage(`{"type":"object","properties":{` +
 // Elicitation is a question to a person: a form to fill in, or a URL to visit (MCP, client/elicitation). It has the
 // same fields as mcpserver.Elicitation, so that the API can convert it.
 type Elicitation struct {
-	ID      string // of the interrupt
+	ID      string // the interrupt's id
 	Mode    string // "form" or "url"
 	Message string
-	Schema  json.RawMessage // of the form; nil for a URL
+	Schema  json.RawMessage // the form's schema; nil for a URL
 	URL     string          // "" for a form
 }
 
-// InterruptOf returns the interrupt that an event opens. ok is false if the event opens no approval and no elicitation.
-// Interrupts for a limit of a budget are left out: the agent opens none in a run of this tool.
+// InterruptOf returns the interrupt that an event opens. ok is false if the event opens neither an approval nor an
+// elicitation. Interrupts for budget limits are left out, because the agent opens none in a run of this tool.
 func InterruptOf(b event.Body) (i event.Interrupt, ok bool) {
 	switch b := b.(type) {
 	case event.ApprovalRequired:
@@ -56,8 +56,8 @@ func ResolvedInterrupt(b event.Body) string {
 	return ""
 }
 
-// ElicitationOf returns the elicitation that asks a person about an interrupt. An elicitation of an MCP server is
-// passed on as it is; an approval becomes a form, whose message shows the call.
+// ElicitationOf returns the elicitation that asks a person about an interrupt. An MCP server's elicitation is passed on
+// unchanged. An approval becomes a form, whose message shows the call.
 func ElicitationOf(interrupt event.Interrupt) Elicitation {
 	if interrupt.Kind == event.KindElicitation {
 		return Elicitation{ID: interrupt.ID, Mode: interrupt.Mode, Message: interrupt.Message, Schema: interrupt.Schema, URL: interrupt.URL}
@@ -77,9 +77,9 @@ func ElicitationOf(interrupt event.Interrupt) Elicitation {
 	}
 }
 
-// InputOf returns the client's answer to the elicitation of an interrupt as the input that resolves the interrupt.
-// action is accept, decline or cancel; content is that of an accepted form, or nil. To an approval, every answer but an
-// accepted form with approved true is a refusal. The answer to an elicitation of an MCP server is passed on: the agent
+// InputOf returns the client's answer to an interrupt's elicitation as input for the agent. action is accept, decline
+// or cancel; content is the form's content if it was accepted, or nil. For an approval, every answer is a refusal
+// except an accepted form with approved true. The answer to an MCP server's elicitation is passed on, and the agent
 // validates it.
 func InputOf(interrupt event.Interrupt, action string, content json.RawMessage) agent.Input {
 	if interrupt.Kind == event.KindElicitation {
@@ -102,8 +102,8 @@ func InputOf(interrupt event.Interrupt, action string, content json.RawMessage) 
 }
 
 // SuspendedResult returns the result of a call whose run, with status s, waits for a person whom the client cannot ask,
-// for example because the client does not support elicitation. The text says where the person can answer, and where the
-// answer of the run will be.
+// for example because it does not support elicitation. The text says where the person can answer, and where the run's
+// answer will be.
 func SuspendedResult(s native.Status) Result {
 	var b strings.Builder
 	b.WriteString("There is no answer yet: a person must decide first, and cannot be asked here.")

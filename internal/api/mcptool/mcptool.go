@@ -1,6 +1,6 @@
-// Package mcptool describes the agent as one MCP tool: the schemas of the tool, the events of a
-// run as progress messages, its interrupts as elicitations, and its end as the result of the call.
-// It does not know the messages of the protocol; mcpserver does.
+// Package mcptool presents the agent as an MCP tool: it has the tool's schemas, and converts a run's events to progress
+// messages, its interrupts to elicitations, and its end to the result of the call. Package mcpserver implements the
+// messages of the protocol, which this package does not know.
 //
 //	req, err := mcptool.Decode(arguments)
 //	reporter := mcptool.NewProgressReporter()
@@ -9,8 +9,7 @@
 //	input := mcptool.InputOf(interrupt, action, content)
 //	result := mcptool.CompletedResult(run, end)
 //
-// The functions have no state. A ProgressReporter belongs to one call and is not safe for
-// concurrent use.
+// The functions have no state. A ProgressReporter belongs to one call and is not safe for concurrent use.
 package mcptool
 
 import (
@@ -22,8 +21,8 @@ import (
 	"answerd/internal/event"
 )
 
-// Name, Title and Description are what tools/list says about the tool. The description is written
-// for the model that decides when to call it.
+// Name, Title and Description describe the tool in tools/list. The description is written for the model that decides
+// when to call it.
 const (
 	Name        = "answer"
 	Title       = "Ask the agent"
@@ -31,9 +30,8 @@ const (
 		"Give it one whole question: it does not see the conversation, except for what is in history, or in the thread that thread_id names."
 )
 
-// InputSchema and OutputSchema describe the arguments and the structured content of the tool
-// (MCP, server/tools, "Output Schema"). The output has one of three forms: an answer, a run that is
-// suspended for a person, or an error.
+// InputSchema and OutputSchema describe the tool's arguments and structured content (MCP, server/tools, "Output
+// Schema"). The output is an answer, a run that is suspended for a person, or an error.
 var (
 	//go:embed input.schema.json
 	InputSchema json.RawMessage
@@ -48,14 +46,14 @@ type Tool struct {
 	ownOutput                 bool // see HasOwnOutput
 }
 
-// HasOwnOutput reports whether the structured content of the tool's results is the agent's output (OutputResult), and
-// not the answer document (CompletedResult).
+// HasOwnOutput reports whether the structured content of the tool's results is the agent's output (OutputResult)
+// instead of the answer document (CompletedResult).
 func (t Tool) HasOwnOutput() bool { return t.ownOutput }
 
-// AgentTool returns the tool of a named agent. schema is the output schema of the agent; nil if it has none. If the
-// schema is of type object, which MCP requires of an output schema, it becomes that of the tool. A call of the tool
-// then cannot ask for another output_schema: clients refuse a result that does not conform to the tool's output schema
-// (MCP, server/tools, "Output Schema").
+// AgentTool returns the tool of a named agent. schema is the agent's output schema; nil if it has none. If the schema's
+// type is object, which MCP requires of an output schema, it becomes the tool's output schema. A call then cannot ask
+// for another output_schema, because clients refuse a result that does not conform to the tool's (MCP, server/tools,
+// "Output Schema").
 func AgentTool(id, description string, schema json.RawMessage) Tool {
 	tool := Tool{Name: id, Title: "Ask " + id, Description: Description, InputSchema: InputSchema, OutputSchema: OutputSchema}
 	if description != "" {
@@ -72,7 +70,7 @@ func AgentTool(id, description string, schema json.RawMessage) Tool {
 	return tool
 }
 
-// withoutOutputSchema returns an input schema without the argument output_schema. It ignores errors, because input is
+// withoutOutputSchema returns input without the argument output_schema. Errors are ignored, because input is always
 // InputSchema, which is part of the program.
 func withoutOutputSchema(input json.RawMessage) json.RawMessage {
 	var schema, properties map[string]json.RawMessage
@@ -84,15 +82,15 @@ func withoutOutputSchema(input json.RawMessage) json.RawMessage {
 	return without
 }
 
-// OutputResult returns the result of a run that has ended with f, for a tool with HasOwnOutput. It is an error if the
+// OutputResult returns the result of a run that ended with f, for a tool with HasOwnOutput. IsError is set if the
 // answer has no output, because the result then does not conform to the tool's output schema.
 func OutputResult(f event.FinalAnswer) Result {
 	return Result{Text: f.Answer, Structured: f.Output, IsError: f.Output == nil}
 }
 
-// Decode decodes the arguments of a call. They are the members of POST /answer without background, because the result
-// of a call is the run's answer, and without callback, because the model that writes the arguments must not choose a
-// URL. The error is a *native.Invalid.
+// Decode decodes a call's arguments. They are the members of POST /answer except for background, because a call's
+// result is the run's answer, and callback, because the model that writes the arguments must not choose a URL. The
+// error is a *native.Invalid.
 func Decode(arguments []byte) (agent.Request, error) {
 	r, err := native.Decode(arguments)
 	if err != nil {
@@ -107,8 +105,8 @@ func Decode(arguments []byte) (agent.Request, error) {
 	return r, nil
 }
 
-// CheckOwnOutput returns a *native.Invalid if the request has an output schema. It is for tools with HasOwnOutput,
-// whose output schema a call cannot replace.
+// CheckOwnOutput returns a *native.Invalid if r has an output schema. A call of a tool with HasOwnOutput cannot replace
+// the tool's schema.
 func CheckOwnOutput(r agent.Request) error {
 	if len(r.OutputSchema) == 0 {
 		return nil
@@ -116,7 +114,7 @@ func CheckOwnOutput(r agent.Request) error {
 	return native.NewInvalid("/output_schema", "the tool has an output schema of its own; use the tool "+Name+" with agent")
 }
 
-// refusedMember returns the error of a member that requests over HTTP may have, but calls of the tool may not.
+// refusedMember returns the error for a member that POST /answer accepts, but not calls of the tool.
 func refusedMember(pointer string) error {
 	return native.NewInvalid(pointer, "the result of a tool call is its answer; use POST /answer")
 }
@@ -124,16 +122,16 @@ func refusedMember(pointer string) error {
 // Result is the result of a call.
 type Result struct {
 	Text       string // for the client's model
-	Structured any    // the structured content, as the tool's output schema describes it; nil for none
+	Structured any    // the structured content, which conforms to the tool's output schema; nil if there is none
 	IsError    bool
 }
 
-// CompletedResult returns the result of a run that has ended with the answer f.
+// CompletedResult returns the result of the run r, which has ended with the answer f.
 func CompletedResult(r event.Run, f event.FinalAnswer) Result {
 	return Result{Text: f.Answer, Structured: native.NewAnswer(r, f)}
 }
 
-// failure is the structured content of a call that failed. The ids are those of the run, and "" if no run was started.
+// failure is the structured content of a call that failed. The ids are those of its run, or "" if no run was started.
 type failure struct {
 	Error    any    `json:"error"` // a problem
 	RunID    string `json:"run_id,omitempty"`
@@ -141,9 +139,9 @@ type failure struct {
 	TraceID  string `json:"trace_id,omitempty"`
 }
 
-// FailedResult returns the result of a call whose run failed, or could not be started; r is then the zero value.
-// problem is the problem document (RFC 9457), and text has the same content for the client's model. A failure is a
-// result and not a JSON-RPC error, so that the model sees it and can react (MCP, server/tools, "Error Handling").
+// FailedResult returns the result of a call whose run r failed; r is the zero value if the run could not be started.
+// problem is the problem document (RFC 9457), and text says the same for the client's model. A failure is a result and
+// not a JSON-RPC error, so that the model sees it and can react (MCP, server/tools, "Error Handling").
 func FailedResult(r event.Run, problem any, text string) Result {
 	return Result{Text: text, Structured: failure{Error: problem, RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID}, IsError: true}
 }

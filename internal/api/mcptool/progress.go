@@ -10,31 +10,31 @@ import (
 )
 
 const (
-	// minTextInterval and minProgressInterval are the shortest intervals between two messages about the text and about
-	// the progress of tools, in milliseconds. They are measured with the times of the events, so the messages of a run
-	// are always the same.
+	// minTextInterval and minProgressInterval are the shortest intervals, in milliseconds, between two messages about
+	// the model's text, and between two about the progress of tools. They are measured with the times of the events, so
+	// that the same run always has the same messages.
 	minTextInterval     = 1000
 	minProgressInterval = 200
 	maxText             = 2 << 10 // bytes of a message with text of the model
 	maxMessage          = 500     // bytes of any other message
 )
 
-// ProgressReporter describes a run in short messages, of which a client shows the newest. It needs
-// all events of the run in order, from the first on.
+// ProgressReporter describes a run in short messages, of which a client shows the newest. It needs all of the run's
+// events, in order.
 type ProgressReporter struct {
-	text         string // the last maxText bytes of the text of the step so far
-	reportedText string // text, as the latest message of this step has it
+	text         string // the current step's text so far, or its last maxText bytes
+	reportedText string // the value of text in the step's latest message
 	textAt       int64  // the time of the latest message with text, in milliseconds
 	progressAt   int64  // the time of the latest message about a tool's progress, in milliseconds
 }
 
-// NewProgressReporter returns the reporter of a new run. Its first messages are due at once.
+// NewProgressReporter returns the reporter for a new run. It reports the first text and the first progress at once.
 func NewProgressReporter() *ProgressReporter {
 	return &ProgressReporter{textAt: -minTextInterval, progressAt: -minProgressInterval}
 }
 
-// MessageFor returns the message that reports an event, or "" if there is nothing to report or the
-// last message about the same thing was too recent.
+// MessageFor returns the message that reports e, which must be the run's next event. It returns "" if e is not worth a
+// message, or too soon after the previous message about the same thing.
 func (n *ProgressReporter) MessageFor(e event.Event) string {
 	switch body := e.Body.(type) {
 	case event.Start:
@@ -85,7 +85,7 @@ func callMessage(body event.Body) string {
 	return ""
 }
 
-// progressText returns the message that a tool has sent, with the amount of its progress.
+// progressText returns the tool's own progress message, followed by the amount of its progress.
 func progressText(b event.ToolProgress) string {
 	amount := fmt.Sprintf("%g", b.Progress)
 	if b.Total > 0 {
@@ -94,14 +94,14 @@ func progressText(b event.ToolProgress) string {
 	return strings.TrimSpace(b.Message + " (" + amount + ")")
 }
 
-// resetText forgets the text, because a step begins, or begins again.
+// resetText forgets the text, because a step begins or is repeated.
 func (n *ProgressReporter) resetText() {
 	n.text = ""
 	n.reportedText = ""
 }
 
-// addText adds a delta of the text and returns the message to send: the end of the text so far, or "" if the latest
-// message with text is younger than minTextInterval. now is the time of the delta.
+// addText adds delta to the text. It returns the message to send, which is the end of the text so far, or "" if the
+// latest message with text is younger than minTextInterval. now is the time of delta's event.
 func (n *ProgressReporter) addText(delta string, now int64) string {
 	n.text = lastBytes(n.text+delta, maxText)
 	if now-n.textAt < minTextInterval {
@@ -110,8 +110,8 @@ func (n *ProgressReporter) addText(delta string, now int64) string {
 	return n.reportText(now)
 }
 
-// reportText returns the end of the text so far and records that it is reported at the time now. It returns "" if there
-// is no text, or the latest message had the same.
+// reportText returns the end of the text so far, and records that it was reported at the time now. It returns "" if the
+// text is blank or has not changed since the latest message.
 func (n *ProgressReporter) reportText(now int64) string {
 	if strings.TrimSpace(n.text) == "" || n.text == n.reportedText {
 		return ""
@@ -121,8 +121,8 @@ func (n *ProgressReporter) reportText(now int64) string {
 	return n.text
 }
 
-// LogSource returns the level of a server's log message, and the name of its logger for the client. That is the name of
-// the server, followed by that of the server's logger if it has one: several servers may have a logger with the same
+// LogSource returns the level of a server's log message, and the logger's name for the client. That is the server's
+// name, followed by the name of the server's logger if it has one, because several servers may use the same logger
 // name.
 func LogSource(m event.LogMessage) (level, logger string) {
 	if m.Logger == "" {
@@ -131,8 +131,8 @@ func LogSource(m event.LogMessage) (level, logger string) {
 	return m.Level, cmp.Or(m.Server, m.Tool) + "/" + m.Logger
 }
 
-// truncate returns s if it has at most limit bytes. Otherwise it returns the first limit bytes, or a few less so that
-// no character is split, and "…".
+// truncate returns s if it has at most limit bytes. Otherwise it returns at most the first limit bytes, without
+// splitting a character, and "…".
 func truncate(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -143,8 +143,8 @@ func truncate(s string, limit int) string {
 	return s[:limit] + "…"
 }
 
-// lastBytes returns s if it has at most limit bytes. Otherwise it returns "…" and the last limit bytes, or a few less
-// so that no character is split.
+// lastBytes returns s if it has at most limit bytes. Otherwise it returns "…" and at most the last limit bytes, without
+// splitting a character.
 func lastBytes(s string, limit int) string {
 	if len(s) <= limit {
 		return s

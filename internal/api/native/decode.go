@@ -26,25 +26,24 @@ const (
 	maxPairText = 1024
 	maxSeconds  = 86400
 	maxCost     = 1e9
-	// maxErrors limits the reported errors, because a large body can have a hundred thousand.
+	// maxErrors is the largest number of reported errors, because a large body can have a hundred thousand.
 	maxErrors = 100
 )
 
 // toolChoices lists the values of tool_choice.
 var toolChoices = []string{string(agent.ToolAuto), string(agent.ToolNone), string(agent.ToolRequired)}
 
-// Decode decodes the body of POST /answer or /answer/stream. The error is an *Invalid, which lists
-// all errors of the body and not only the first. The agent checks later whether the named model,
-// servers and tools exist.
+// Decode decodes the body of POST /answer or /answer/stream. The error is an *Invalid, which lists all errors of the
+// body and not only the first. Decode does not check whether the named model, servers and tools exist; the agent does
+// that later.
 func Decode(body []byte) (agent.Request, error) {
 	d := newDecoder("", body)
 	r := d.readRequest()
 	return r, d.finishBody()
 }
 
-// CanonicalBody returns body in the canonical form of RFC 8785, so that two spellings of one
-// request are equal when an idempotency key is repeated. body must have been accepted by Decode or
-// DecodeQuery.
+// CanonicalBody returns body in the canonical form of RFC 8785. When a client repeats an idempotency key, two spellings
+// of the same request are thus equal. body must have been accepted by Decode or DecodeQuery.
 func CanonicalBody(body []byte) []byte {
 	canonical := jsontext.Value(bytes.Clone(body))
 	if canonical.Canonicalize() != nil {
@@ -53,10 +52,10 @@ func CanonicalBody(body []byte) []byte {
 	return canonical
 }
 
-// DecodeOptions decodes raw, the member "answerd" of a request in another API format, into r. The member has native
-// fields that the format lacks. It replaces what r has, with two exceptions: Servers and Tools are added to, and
-// Budget.ToolCalls (max_tool_calls of Responses) stays if raw has no tool_calls. The error is an *Invalid. A nil raw
-// changes nothing.
+// DecodeOptions decodes raw into r. raw is the member "answerd" of a request in another API format, with native fields
+// that this format lacks. Its values replace those of r, with two exceptions: raw's servers and tools are added to r's,
+// and r.Budget.ToolCalls (max_tool_calls of Responses) stays if raw has no tool_calls. The error is an *Invalid. A nil
+// raw changes nothing.
 func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
 	if raw == nil {
 		return nil
@@ -70,10 +69,10 @@ func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
 	return d.finishBody()
 }
 
-// DecodeQuery decodes the query of GET /answer/stream, for EventSource, which cannot send a body. It accepts some
-// fields of the body of POST /answer as parameters: those whose value is a string, a number or a list of strings. It
-// builds such a body from the query and decodes it, so that the same rules apply. body is that body, for CanonicalBody.
-// The error is an *Invalid, whose pointers name the parameters.
+// DecodeQuery decodes the query of GET /answer/stream, for an EventSource, which cannot send a body. Its parameters are
+// the fields of POST /answer whose value is a string, a number or a list of strings. DecodeQuery builds a body from the
+// query and decodes it, so that the same rules apply. It returns this body for CanonicalBody. The error is an *Invalid,
+// whose pointers name the parameters.
 func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 	var wrongParameters []FieldError
 	root := make(map[string]any) // the members of the body
@@ -105,8 +104,8 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 	return r, body, d.finishBody()
 }
 
-// bodyMember converts the values of a query parameter to the member of the body with the same name: a list of all values,
-// or the first of them. It returns nil if the native API has no such parameter.
+// bodyMember converts the values of the query parameter name to the body's member with the same name. If the member is
+// a list, it has all values; otherwise it is the first value. member is nil if the query may not have this parameter.
 func bodyMember(name string, values []string) (member any, isList bool) {
 	switch name {
 	case "servers", "tools":
@@ -117,12 +116,12 @@ func bodyMember(name string, values []string) (member any, isList bool) {
 		if n, ok := agent.ParseJSONInteger(values[0]); ok {
 			return n, false
 		}
-		return values[0], false // a string, which the decoder of the body refuses as max_turns
+		return values[0], false // the decoder of the body then refuses max_turns, because it is a string
 	}
 	return nil, false
 }
 
-// readRequest reads the whole body of a question.
+// readRequest reads the whole body of a question into an agent.Request. Errors are collected in d.
 func (d *decoder) readRequest() (request agent.Request) {
 	for name := range d.readObject("question") {
 		switch name {
@@ -170,8 +169,8 @@ func (d *decoder) readQuestion() string {
 	return question
 }
 
-// readOption reads the value of the field name into request. It knows the fields that requests in every API format may
-// have, in the native format directly and otherwise in the member "answerd". It adds an error for any other name.
+// readOption reads the value of the field name into request. These are the fields that requests of every API format may
+// have: in the body of native requests, and in the member "answerd" of others. For any other name it adds an error.
 func (d *decoder) readOption(name string, request *agent.Request) {
 	switch name {
 	case "agent":
@@ -202,14 +201,14 @@ func (d *decoder) readOption(name string, request *agent.Request) {
 	}
 }
 
-// onBusy lists the values of on_busy: what happens with a question while a run of its thread is active.
+// onBusy lists the values of on_busy, which says what happens to a question while another run of its thread is active.
 var onBusy = []string{string(agent.BusyQueue), string(agent.BusyCancel)}
 
-// onLimit lists the values of on_limit: what the agent does when the run reaches a limit of its budget. It lets the
-// model write an answer from what it has, or asks a person for a higher limit.
+// onLimit lists the values of on_limit, which says what the agent does when the run reaches a limit of its budget: it
+// lets the model write an answer from what it has, or asks a person for a higher limit.
 var onLimit = []string{"sum_up", "ask"}
 
-// readBudget reads the limits of the run. ask reports whether on_limit is "ask".
+// readBudget reads the run's limits. ask reports whether on_limit is "ask".
 func (d *decoder) readBudget() (limits agent.Budget, ask bool) {
 	for name := range d.readObject() {
 		switch name {
@@ -296,16 +295,15 @@ func (d *decoder) readAttachment() (media agent.Media) {
 	return media
 }
 
-// actions lists the answers to an elicitation (MCP, client/elicitation, "Response Actions").
+// actions lists the ways to answer an elicitation (MCP, client/elicitation, "Response Actions").
 var actions = []string{"accept", "decline", "cancel"}
 
-// maxReason bounds a person's reason, in bytes.
+// maxReason is the largest length, in bytes, of a person's reason for a decision.
 const maxReason = 1024
 
-// DecodeInput decodes the body of POST /runs/{run_id}/input: an answer to an approval, which has
-// approved, or to an elicitation, which has action. Fields that belong to the other kind are
-// reported as unknown. The error is an *Invalid. DecodeInput does not know the interrupts of the
-// run, so the agent checks whether the answer fits.
+// DecodeInput decodes the body of POST /runs/{run_id}/input. It is an answer to an approval if it has the field
+// approved, or to an elicitation if it has action. Fields that belong to the other kind are reported as unknown. The
+// error is an *Invalid. DecodeInput does not know the run's interrupts, so the agent checks whether the answer fits.
 func DecodeInput(body []byte) (agent.Input, error) {
 	dec := newDecoder("", body)
 	var in agent.Input
@@ -350,8 +348,8 @@ func DecodeInput(body []byte) (agent.Input, error) {
 	return in, dec.finishBody()
 }
 
-// DecodeToolCall decodes the body of POST /tools/{name}/call. The tool's name is in the path. The
-// error is an *Invalid.
+// DecodeToolCall decodes the body of POST /tools/{name}/call. It does not set Tool, because the tool's name is in the
+// path. The error is an *Invalid.
 func DecodeToolCall(body []byte) (agent.ToolCall, error) {
 	dec := newDecoder("", body)
 	var call agent.ToolCall

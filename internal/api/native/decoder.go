@@ -19,12 +19,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxDepth bounds the nesting of a body. A question needs three levels; more are needed for the arguments of a tool.
+// maxDepth is the deepest allowed nesting of a body. A question needs three levels; the arguments of a tool need more.
 const maxDepth = 16
 
-// maxValues bounds the number of values in a body. Without it, a body of small values such as {}
-// would make the server allocate about thirty times its size when the arguments of a tool are
-// decoded.
+// maxValues is the largest number of values in a body. Without this limit, a body of small values such as {} would make
+// the server allocate about thirty times the body's size when the arguments of a tool are decoded.
 const maxValues = 1 << 16
 
 // FieldError describes one error in a body.
@@ -33,8 +32,8 @@ type FieldError struct {
 	Detail  string `json:"detail"`
 }
 
-// Invalid is the error for a body that is not a valid request. It lists all errors of the body,
-// sorted by pointer, at most maxErrors.
+// Invalid is the error for a body that is not a valid request. It lists the body's errors, at most maxErrors, sorted by
+// pointer.
 type Invalid struct{ Errors []FieldError }
 
 // Error returns all errors on one line.
@@ -51,27 +50,26 @@ func NewInvalid(pointer, detail string) error {
 	return &Invalid{[]FieldError{{pointer, detail}}}
 }
 
-// decoder reads the fields of one body in their order and collects errors. A method that reads a field adds an error if
-// the field is wrong, and reading continues with the next field. So a caller learns of all errors with one request. The
-// values that were read count only if finishBody returns nil. Errors of JSON itself end the reading, because what
+// decoder reads the fields of one body in order and collects errors. If a field is wrong, the method that reads it adds
+// an error, and reading continues with the next field. So a client learns of all errors with one request. The values
+// that were read count only if finishBody returns nil. An error in the JSON itself ends the reading, because what
 // follows has no certain meaning.
 //
-// jsontext refuses duplicate names, invalid UTF-8 and lone surrogates (RFC 8259 leaves their
-// meaning open). Otherwise an attacker could send a body that this service and the next reader
-// understand differently.
+// jsontext refuses duplicate names, invalid UTF-8 and lone surrogates, whose meaning RFC 8259 leaves open. Otherwise an
+// attacker could send a body that this service and the next reader understand differently.
 type decoder struct {
 	dec        *jsontext.Decoder
 	body       []byte
 	field      string       // the JSON pointer to the body in the request; "" for the whole request
-	mayHaveNUL bool         // the body has the escape of U+0000, so every string is checked for it
-	values     int          // the number of values that were begun, at most maxValues
-	extraDepth int          // the levels that the value being read may have in addition to maxDepth
-	errors     []FieldError // of wrong fields, at most maxErrors
+	mayHaveNUL bool         // the body contains the escape of U+0000, so every string is checked for it
+	values     int          // the number of values read or begun, at most maxValues
+	extraDepth int          // how many levels the current value may have in addition to maxDepth
+	errors     []FieldError // errors of single fields, at most maxErrors
 	err        error        // an *Invalid that ends reading: the body is not JSON or exceeds a bound
 }
 
-// newDecoder returns a decoder for body. field is the JSON pointer to body in the request. If body is not an object,
-// finishBody returns that error.
+// newDecoder returns a decoder for body. field is the JSON pointer to body in the request, for errors. If body is not
+// an object, finishBody returns that error.
 func newDecoder(field string, body []byte) *decoder {
 	// For a bytes.Buffer, jsontext.Decoder reads the bytes in place instead of copying them. It
 	// does not change them.
@@ -83,8 +81,8 @@ func newDecoder(field string, body []byte) *decoder {
 	return d
 }
 
-// finishBody checks that the body ends after its object, and returns all errors as an *Invalid, or nil. If an error has
-// ended reading, it returns only that error, because other errors may be its consequences.
+// finishBody checks that the body ends after its object. It returns all errors as an *Invalid, or nil. If an error has
+// ended the reading, it returns only that one, because the others may be its consequences.
 func (d *decoder) finishBody() error {
 	if d.err != nil {
 		return d.err
@@ -102,9 +100,9 @@ func (d *decoder) finishBody() error {
 // addError adds an error about the value that was read last.
 func (d *decoder) addError(detail string) { d.addErrorAt("", detail) }
 
-// addErrorAt adds an error about a part of the value that was read last. suffix is the JSON pointer from that value to
-// the part, such as "/name"; "" is the value itself. It drops errors beyond maxErrors, and after an error has ended
-// reading.
+// addErrorAt adds an error about a part of the value that was read last. suffix is the JSON pointer from the value to
+// the part, such as "/name"; "" is the value itself. It does nothing if the decoder has maxErrors, or an error has
+// ended the reading.
 func (d *decoder) addErrorAt(suffix, detail string) {
 	if d.err == nil && len(d.errors) < maxErrors {
 		d.errors = append(d.errors, FieldError{d.currentPointer() + suffix, detail})
@@ -112,7 +110,7 @@ func (d *decoder) addErrorAt(suffix, detail string) {
 }
 
 // nextToken reads a string, a name, a number or a literal and returns its JSON as value, or reads the beginning or end
-// of an object or array; value is nil then. kind is KindInvalid if reading has ended, because of this token or before.
+// of an object or array and returns a nil value. kind is KindInvalid if reading has ended, with this token or before.
 // All values are read here, so the bounds in checkBounds hold for every field, including those that are skipped.
 func (d *decoder) nextToken() (kind jsontext.Kind, value jsontext.Value) {
 	if d.err != nil {
@@ -136,9 +134,9 @@ func (d *decoder) nextToken() (kind jsontext.Kind, value jsontext.Value) {
 	return kind, value
 }
 
-// checkBounds returns an *Invalid if the token that was read last exceeds maxDepth or maxValues, or is a string with
-// U+0000, which many readers of events and logs cannot represent. It counts the token in d.values if a value begins
-// with it. kind and value are those of the token.
+// checkBounds checks the token that was read last; kind and value are those of the token. It returns an *Invalid if the
+// token exceeds maxDepth or maxValues, or is a string with U+0000, which many readers of events and logs cannot
+// represent. If a value begins with the token, checkBounds counts it in d.values.
 func (d *decoder) checkBounds(kind jsontext.Kind, value jsontext.Value) error {
 	// In an object, jsontext counts names and values, so after a name the count is odd.
 	parent, count := d.dec.StackIndex(d.dec.StackDepth())
@@ -162,8 +160,7 @@ func (d *decoder) checkBounds(kind jsontext.Kind, value jsontext.Value) error {
 // currentPointer returns the JSON pointer of the value that was read last.
 func (d *decoder) currentPointer() string { return d.field + string(d.dec.StackPointer()) }
 
-// unquoteString returns the text of a JSON string. Most strings have no escapes and are only
-// copied.
+// unquoteString returns the text of a JSON string. Most strings have no escapes, so they need no unquoting.
 func unquoteString(value jsontext.Value) string {
 	if bytes.IndexByte(value, '\\') < 0 {
 		return string(value[1 : len(value)-1])
@@ -172,8 +169,8 @@ func unquoteString(value jsontext.Value) string {
 	return string(text)
 }
 
-// invalidError returns an error of jsontext as an *Invalid with a text of this package: the texts of the library are
-// not part of the API, and may change with its version. It returns an *Invalid as it is.
+// invalidError turns an error of jsontext into an *Invalid with a text of this package. The library's texts are not
+// part of the API, and may change with its version. An *Invalid is returned unchanged.
 func (d *decoder) invalidError(err error) error {
 	if errors.As(err, new(*Invalid)) {
 		return err
@@ -205,8 +202,8 @@ func (d *decoder) hasSurrogateAt(offset int64) bool {
 	return bytes.EqualFold(escape, []byte(`\ud`))
 }
 
-// skipRest reads the rest of an object or array whose beginning was read last. It does nothing for
-// other kinds.
+// skipRest skips the rest of the object or array whose beginning was read last. kind is that of the last token; for any
+// other kind, skipRest does nothing.
 func (d *decoder) skipRest(kind jsontext.Kind) {
 	if kind != '{' && kind != '[' {
 		return
@@ -217,8 +214,8 @@ func (d *decoder) skipRest(kind jsontext.Kind) {
 }
 
 // readKind reads a string, number or literal of the given kind and returns its JSON, or reads the beginning of an
-// object or array. If the next value has another kind, it skips the value and adds an error with detail, such as "must
-// be a string".
+// object or array. If the next value is of another kind, readKind skips it, adds an error with detail, such as "must be
+// a string", and returns false.
 func (d *decoder) readKind(kind jsontext.Kind, detail string) (value jsontext.Value, ok bool) {
 	got, value := d.nextToken()
 	if got == kind {
@@ -229,15 +226,15 @@ func (d *decoder) readKind(kind jsontext.Kind, detail string) (value jsontext.Va
 	return nil, false
 }
 
-// skipValue reads a value of any kind and ignores it.
+// skipValue skips a value of any kind.
 func (d *decoder) skipValue() {
 	kind, _ := d.nextToken()
 	d.skipRest(kind)
 }
 
-// readObject reads an object and yields the name of each member. The loop body must read the value of the member, and
-// must not break. After the object, readObject adds an error for each required member that is missing. An error that
-// ends reading ends the loop too.
+// readObject reads an object and yields the name of each member. The loop body must read the member's value, and must
+// not break. After the object, readObject adds an error for each required member that is missing. The loop also ends if
+// an error ends the reading.
 func (d *decoder) readObject(required ...string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if _, ok := d.readKind('{', "must be an object"); !ok {
@@ -261,7 +258,7 @@ func (d *decoder) readObject(required ...string) iter.Seq[string] {
 	}
 }
 
-// rejectUnknown skips the value of a member that the object may not have, and adds an error.
+// rejectUnknown skips the value of an unknown member, and adds an error.
 func (d *decoder) rejectUnknown() {
 	d.skipValue()
 	d.addError("unknown field")
@@ -277,8 +274,8 @@ func (d *decoder) readRawObject() json.RawMessage {
 	return bytes.Clone(d.body[start:d.dec.InputOffset()])
 }
 
-// extraSchemaDepth is how many levels a schema may have in addition to maxDepth: a schema needs two levels for each
-// level of the value that it describes.
+// extraSchemaDepth is how many levels a schema may have in addition to maxDepth. A schema needs two levels for each
+// level of the values that it describes.
 const extraSchemaDepth = 48
 
 // readSchema reads a JSON Schema, which must be an object, and returns its text unchanged.
@@ -290,7 +287,7 @@ func (d *decoder) readSchema() json.RawMessage {
 }
 
 // readList reads an array and yields the index of each item. The loop body must read the item, and must not break. If
-// there are more items than limit, readList skips the rest and adds one error.
+// the array has more than limit items, readList skips the rest and adds one error.
 func (d *decoder) readList(limit int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		if _, ok := d.readKind('[', "must be an array"); !ok {
@@ -398,7 +395,7 @@ func (d *decoder) readPositive() int64 {
 	return int64(n)
 }
 
-// readFraction reads a number above 0 and at most limit, which need not be an integer.
+// readFraction reads a number greater than 0 and at most limit. It need not be an integer.
 func (d *decoder) readFraction(limit float64) float64 {
 	detail := fmt.Sprintf("must be a number above 0 and at most %.0f", limit)
 	value, ok := d.readKind('0', detail)
@@ -413,8 +410,8 @@ func (d *decoder) readFraction(limit float64) float64 {
 	return n
 }
 
-// readNames reads a list of at most maxList names and appends them to out. The result is never nil: in a request, nil
-// allows all servers or tools, and an empty list allows none.
+// readNames reads a list of at most maxList names and returns out with the names appended. The result is never nil: in
+// a request, nil allows all servers or tools, and an empty list allows none.
 func (d *decoder) readNames(out []string) []string {
 	if out == nil {
 		out = []string{}
@@ -425,8 +422,8 @@ func (d *decoder) readNames(out []string) []string {
 	return out
 }
 
-// readPairs reads an object whose values are strings, such as metadata: at most maxPairs members with names of at most
-// maxPairKey bytes and values of at most maxPairText bytes. The result is nil if there are no members.
+// readPairs reads an object whose values are strings, such as metadata. It may have maxPairs members, with names of at
+// most maxPairKey bytes and values of at most maxPairText bytes. The result is nil if the object has no valid members.
 func (d *decoder) readPairs() map[string]string {
 	out := make(map[string]string)
 	n := 0 // members, including those with errors

@@ -23,14 +23,12 @@ import (
 	"answerd/internal/sse"
 )
 
-// EventID returns the SSE id of an event: its run and its sequence number. A client that
-// reconnects sends it back as Last-Event-ID (HTML Living Standard, section 9.2), and gets the
-// events after it.
+// EventID returns the event's SSE id: its run's id and its sequence number. A client that reconnects sends the id back
+// as Last-Event-ID (HTML Living Standard, section 9.2), and gets the events after it.
 func EventID(e event.Event) string { return e.RunID + ":" + strconv.FormatInt(e.Seq, 10) }
 
-// AppendFrame appends the event as an SSE frame to b. It writes the frame directly: the event is
-// one line of JSON, and neither an id nor a type contains a character that a frame cannot hold, so
-// nothing has to be split or escaped.
+// AppendFrame appends e as an SSE frame to b. It needs no escaping: the event is one line of JSON, and neither an id
+// nor a type contains a character that a frame cannot hold.
 func AppendFrame(b []byte, e event.Event) []byte {
 	b = append(b, "id: "...)
 	b = append(b, e.RunID...)
@@ -43,8 +41,8 @@ func AppendFrame(b []byte, e event.Event) []byte {
 	return append(b, "\n\n"...)
 }
 
-// ParsePosition parses what EventID returns. ok is false if id does not have the form run:number, or the number is
-// negative or has a plus sign. It does not check that the run has an event with this number.
+// ParsePosition parses an id that EventID returned. ok is false if id does not have the form run:number, or the number
+// is negative or has a plus sign. The run may still have no event with this number.
 func ParsePosition(id string) (run string, seq int64, ok bool) {
 	run, number, found := strings.Cut(id, ":")
 	seq, err := strconv.ParseInt(number, 10, 64)
@@ -52,9 +50,9 @@ func ParsePosition(id string) (run string, seq int64, ok bool) {
 }
 
 // TokenExpired returns the frame that ends a stream because the caller's token has expired. The run continues. The
-// frame is not an event of the run, so it has no id, and an EventSource resumes after the last event that it received.
-// last is the sequence number of that event. The frame repeats it as seq, so that readers who check the sequence find
-// neither a gap nor a new event.
+// frame has no id, because it is not an event of the run, so an EventSource resumes after the last event that it
+// received. last is that event's sequence number. The frame repeats it as seq, so that clients that check the sequence
+// find neither a gap nor a new event.
 func TokenExpired(run string, last int64) sse.Frame {
 	data, _ := json.Marshal(struct { // cannot fail for strings and numbers
 		Type  string `json:"type"`

@@ -17,12 +17,12 @@ type Answer struct {
 	RunID    string          `json:"run_id"`
 	ThreadID string          `json:"thread_id"`
 	TraceID  string          `json:"trace_id"`
-	// RequestMetadata is the metadata of the question.
+	// RequestMetadata is the question's metadata.
 	RequestMetadata map[string]string `json:"request_metadata,omitempty"`
 }
 
 // JSON returns a as one line of JSON. It does not use encoding/json, which would validate every tool result in the
-// metadata again, byte by byte: that takes 0.5 ms for 100 kB. The results were validated when they were received.
+// metadata again, byte by byte, and take 0.5 ms for 100 kB. The results were validated when they were received.
 func (a Answer) JSON() []byte {
 	// Estimate the size, so that buf rarely has to grow: escapes add about a sixteenth to the
 	// answer.
@@ -48,8 +48,8 @@ func (a Answer) JSON() []byte {
 	return append(buf, "}\n"...)
 }
 
-// appendMember appends a member whose value is the string s. prefix is the JSON before the value, such as `,"name":`. It
-// replaces invalid UTF-8 in s by U+FFFD, as encoding/json does.
+// appendMember appends a member whose value is the string s to b. prefix is the JSON before the value, such as
+// `,"name":`. Invalid UTF-8 in s becomes U+FFFD, as with encoding/json.
 func appendMember(b []byte, prefix, s string) []byte {
 	b, _ = jsontext.AppendQuote(append(b, prefix...), s)
 	return b
@@ -63,8 +63,7 @@ func NewAnswer(r event.Run, f event.FinalAnswer) Answer {
 	}
 }
 
-// Status is the body of GET /runs/{run_id}. The field Status decides which of the optional members are
-// set.
+// Status is the body of GET /runs/{run_id}. Which of the optional members are set depends on the field Status.
 type Status struct {
 	RunID     string       `json:"run_id"`
 	ThreadID  string       `json:"thread_id"`
@@ -86,8 +85,8 @@ type Status struct {
 	RequestMetadata map[string]string `json:"request_metadata,omitempty"` // of the question
 }
 
-// NewStatus returns the status of a run, which depends only on the run's newest event. problem returns the problem
-// document (RFC 9457) of a failed run; it is a parameter because this package does not know HTTP.
+// NewStatus returns the status of r, which depends only on r's newest event. problem is called for a failed run and
+// returns its problem document (RFC 9457); it is a parameter because this package does not know HTTP.
 func NewStatus(r event.Run, problem func(event.RunError) any) Status {
 	status := Status{
 		RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: r.Status(),
@@ -130,7 +129,7 @@ type AgentList struct {
 	Agents []Agent `json:"agents"`
 }
 
-// Agent describes a named agent to those who may ask it.
+// Agent describes a named agent to a caller who may ask it.
 type Agent struct {
 	ID           string          `json:"id"`
 	Description  string          `json:"description"`

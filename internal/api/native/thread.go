@@ -23,9 +23,9 @@ type Thread struct {
 	Status    event.Status `json:"status"` // of the newest run
 }
 
-// NewThread returns the description of a thread. status is that of its newest run.
+// NewThread returns the description of t. status is the status of its newest run.
 func NewThread(t event.Thread, status event.Status) Thread {
-	runs := t.Turns // a run has a turn when it has ended
+	runs := t.Turns // each ended run has one turn
 	if t.Active != "" {
 		runs++
 	}
@@ -48,7 +48,7 @@ type ThreadMessages struct {
 	Next     string          `json:"next,omitempty"` // the query parameter "before" for older messages; "" if there are none
 }
 
-// ThreadMessage is a message of a thread. Each run has two: the question of the user and the answer of the assistant.
+// ThreadMessage is a message of a thread. Each run has two: the user's question and the assistant's answer.
 type ThreadMessage struct {
 	Role        string             `json:"role"`
 	Content     string             `json:"content"`
@@ -87,8 +87,8 @@ func FormatTurn(number int64) string {
 	return strconv.FormatInt(number, 10)
 }
 
-// DecodeTitle decodes the body of PATCH /threads/{thread_id}. Each sequence of spaces and line breaks in the title
-// becomes one space. The error is an *Invalid.
+// DecodeTitle decodes the body of PATCH /threads/{thread_id}. In the title, each sequence of white space becomes one
+// space. The error is an *Invalid.
 func DecodeTitle(body json.RawMessage) (title string, _ error) {
 	dec := newDecoder("", body)
 	for name := range dec.readObject("title") {

@@ -14,8 +14,8 @@ import (
 	"answerd/internal/api/typeerror"
 )
 
-// Decode decodes the body of a request. The error is an *Invalid about one member that cannot be used; the Request is
-// then incomplete. References to items of earlier responses remain to be resolved with Request.ResolveReferences.
+// Decode decodes the body of a request. The error is an *Invalid about one wrong member; the returned Request is then
+// incomplete. Call Request.ResolveReferences afterwards to resolve references to items of earlier responses.
 func Decode(data []byte) (Request, error) {
 	in, err := decodeBody(data)
 	if err != nil {
@@ -45,8 +45,8 @@ func Decode(data []byte) (Request, error) {
 	return request, nil
 }
 
-// decodeBody decodes the members of a request, and refuses prompt and response_format. Its errors do not contain the text
-// of encoding/json, which names Go types.
+// decodeBody decodes the members of a request, and refuses prompt and response_format. The error is an *Invalid. It
+// does not contain the text of encoding/json, which names Go types.
 func decodeBody(data []byte) (in body, _ error) {
 	if !utf8.Valid(data) {
 		return body{}, &Invalid{"", "the body is not valid UTF-8"}
@@ -67,8 +67,9 @@ func decodeBody(data []byte) (in body, _ error) {
 	return in, nil
 }
 
-// wrongMember returns the *Invalid for err, the error of encoding/json for raw, which is the value of field. It names
-// the member of raw that has the wrong type. If err does not name one, it is about field itself and says detail.
+// wrongMember turns err, the error of json.Unmarshal for raw, into an *Invalid. raw is the value at the path field. The
+// *Invalid names the member of raw that has the wrong type. If err does not name one, it is about field and says
+// detail.
 func wrongMember(field string, raw []byte, err error, detail string) error {
 	at, value, ok := typeerror.Find(raw, err)
 	if !ok {
@@ -105,8 +106,8 @@ func (q *Request) readConversation(in body) error {
 	return nil
 }
 
-// readLimits reads the limits of the response and its metadata. A response in the background must be stored, because
-// its caller can only get it by retrieving it.
+// readLimits reads the response's limits and metadata. A background response must be stored, because a client can get
+// it only by retrieving it.
 func (q *Request) readLimits(in body) error {
 	switch {
 	case in.MaxOutputTokens != nil && *in.MaxOutputTokens < 1:
@@ -129,8 +130,8 @@ func (q *Request) readLimits(in body) error {
 	return nil
 }
 
-// checkSupported refuses members that ask for something the response would lack, and identifiers that are too long to
-// store. It accepts unsupported members that do not change the response, such as most values of include.
+// checkSupported refuses members that ask for something that the response would lack, and identifiers that are too long
+// to store. It accepts unsupported members that do not change the response, such as most values of include.
 func (in body) checkSupported() error {
 	if in.TopLogprobs != nil && *in.TopLogprobs != 0 {
 		return &Invalid{"top_logprobs", "is not supported"}
@@ -172,8 +173,8 @@ func (q *Request) readReasoning(in body) error {
 	return nil
 }
 
-// readText reads text.verbosity, and text.format as the response_format of Chat Completions, which the agent passes on to
-// the model's endpoint. The format text is the default and adds nothing.
+// readText reads text.verbosity and text.format. The agent passes the format on to the model endpoint, so it becomes a
+// response_format of Chat Completions. The format text is the default and adds nothing.
 func (q *Request) readText(in body) error {
 	var t struct {
 		Verbosity string                     `json:"verbosity"`
@@ -230,9 +231,9 @@ func (q *Request) readSchema(format map[string]json.RawMessage) error {
 	return nil
 }
 
-// readTools reads the caller's functions, and which of the configured MCP servers the request may use. It refuses MCP
-// servers that are named by URL: callers must not make the service connect to addresses of their choice. In q.Echo, it
-// replaces tools of type mcp by what the response may repeat of them.
+// readTools reads the client's functions, and which of the configured MCP servers the request may use. It refuses MCP
+// servers with a URL, because clients must not make the service connect to addresses of their choice. In q.Echo, it
+// replaces tools of type mcp by the parts of them that the response may repeat.
 func (q *Request) readTools(in body) error {
 	if len(in.Tools) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
@@ -251,15 +252,15 @@ func (q *Request) readTools(in body) error {
 		}
 	}
 	if len(q.ServerTools) < len(q.ListedServers) {
-		// A server without allowed_tools offers all of its tools. The list for all servers together would refuse them;
+		// A server without allowed_tools offers all of its tools, which the common list q.Tools would refuse.
 		// ServerTools still restricts the servers that have allowed_tools.
 		q.Tools = nil
 	}
 	return nil
 }
 
-// readTool adds a function to the caller's functions, or an MCP server to those that the request may use. field is the
-// path of the tool, for errors.
+// readTool adds a tool to the client's functions, or to the MCP servers that the request may use. field is the tool's
+// path in the request, for errors.
 func (q *Request) readTool(field string, tool inTool) error {
 	switch {
 	case tool.Type == "function":
@@ -278,8 +279,8 @@ func (q *Request) readTool(field string, tool inTool) error {
 	return q.readServer(field, tool)
 }
 
-// readServer adds the configured MCP server that tool names, and its allowed_tools. Without allowed_tools the request may
-// use all tools of the server. A server may be listed several times; its allowed_tools then add up.
+// readServer adds the configured MCP server that tool names, and its allowed_tools. Without allowed_tools, the request
+// may use all of the server's tools. If a request lists a server several times, the allowed_tools add up.
 func (q *Request) readServer(field string, tool inTool) error {
 	if tool.ServerLabel == "" {
 		return &Invalid{field + ".server_label", "is required"}
@@ -302,8 +303,8 @@ func (q *Request) readServer(field string, tool inTool) error {
 }
 
 // decodeAllowedTools decodes allowed_tools, which is a list of names or an object with the list tool_names. The names
-// may be globs (path.Match). nil means that all tools are allowed, an empty list that no tool is. field is the path of
-// the member, for errors.
+// may be globs (path.Match). A nil result allows all tools, and an empty list allows none. field is the member's path
+// in the request, for errors.
 func decodeAllowedTools(field string, raw json.RawMessage) (names []string, err error) {
 	if !isGiven(raw) {
 		return nil, nil
@@ -329,8 +330,8 @@ func decodeAllowedTools(field string, raw json.RawMessage) (names []string, err 
 	return names, nil
 }
 
-// readChoice reads tool_choice: a mode, or one tool that the model must call. It runs after readTools, because a choice
-// of an MCP server without a tool's name is possible only if the request offers nothing else.
+// readChoice reads tool_choice: a mode, or one tool that the model must call. It must run after readTools, because a
+// request may choose an MCP server without naming a tool only if it offers nothing else.
 func (q *Request) readChoice(in body) error {
 	raw := in.ToolChoice
 	if !isGiven(raw) {
@@ -352,8 +353,8 @@ func (q *Request) readChoice(in body) error {
 		return q.readAllowedTools(named.Mode, named.Tools)
 	}
 	if err == nil && named.Type == "mcp" && named.Name == "" {
-		// The model must call any tool of that server. The agent cannot require that, but it can require a call: with
-		// a single server and no functions, every call is of that server.
+		// The model must call any tool of that server. The agent can only require some call. With a single server and
+		// no functions, every call is of that server.
 		if !slices.Equal(q.ListedServers, []string{named.Server}) || len(q.ClientTools) > 0 {
 			return &Invalid{"tool_choice.name", "is required unless the server in server_label is the only one of tools"}
 		}

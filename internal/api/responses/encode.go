@@ -9,27 +9,27 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder encodes the events of one run as the events of one response. It needs all events of the run in order, from the
-// first on, also those before its span: calls that began earlier continue in this response.
+// Encoder encodes the events of one run as the events of one response. It needs all of the run's events, in order, also
+// those before the response's span, because calls that began earlier continue in this response.
 //
 // The format requires a snapshot of each item in addition to its deltas, and the whole output again at the end. So the
-// Encoder collects the output in resp while it encodes, and Response can return it at any time. output_index is an item's
-// position there; it never changes, because items are only appended.
+// Encoder collects the output in resp while it encodes, and Response can return it at any time. An item's output_index
+// is its position in that output. It never changes, because items are only appended.
 type Encoder struct {
 	head   Header
 	resp   *response
 	seq    int         // the next sequence_number
-	frames []sse.Frame // of the event that is being encoded
+	frames []sse.Frame // the frames of the event that is being encoded
 
-	message    *openItem[messageItem]   // nil if no text is open
-	reasoning  *openItem[reasoningItem] // nil if no reasoning is open
-	calls      map[string]*serverCall   // calls that the server executes, by call id, also those that have ended
-	structured bool                     // the answer must be JSON
-	limit      string                   // the limit of the run's budget that was reached last; "" if none was
+	message      *openItem[messageItem]   // nil if no text is open
+	reasoning    *openItem[reasoningItem] // nil if no reasoning is open
+	calls        map[string]*serverCall   // calls that the server executes, by call id, also those that have ended
+	structured   bool                     // the answer must be JSON
+	reachedLimit string                   // the name of the budget limit that the run reached last; "" if none
 
-	functionCalls []event.ToolCall         // calls of the caller's functions in the current step
+	functionCalls []event.ToolCall         // calls of the client's functions in the current step
 	openApprovals []event.ApprovalRequired // approvals without a decision
-	approvalItems map[string]string        // item id of the latest approval request of a call, by call id
+	approvalItems map[string]string        // by call id: the item id of the call's latest approval request
 	requested     map[string]bool          // item ids of the approval requests so far
 	stepIndex     int                      // index in the output at which the current step begins
 
@@ -47,8 +47,8 @@ type openItem[T any] struct {
 
 // serverCall is the state of a call that the server executes.
 type serverCall struct {
-	// open is the item of the call in this response. It is nil if the call has none yet: because it needs approval, or
-	// because its item was closed at the end of an earlier response. The item is then added when the call ends.
+	// open is the call's item in this response. It is nil if the call has none, because it needs approval, or because
+	// its item was closed at the end of an earlier response. The item is then added when the call ends.
 	open *openItem[mcpCallItem]
 	args string // the complete arguments; "" until they are known
 }
@@ -61,8 +61,8 @@ func NewEncoder(h Header) *Encoder {
 	}
 }
 
-// Response returns the response resource as of the latest event, to be encoded as JSON. Items in progress have the text
-// so far.
+// Response returns the response as of the latest event, to be encoded as JSON. Items in progress have their text so
+// far.
 func (enc *Encoder) Response() any {
 	now := *enc.resp // a copy, because in enc.resp open items have no text until they end
 	now.Output = slices.Clone(now.Output)
@@ -79,16 +79,16 @@ func (enc *Encoder) Response() any {
 	return &now
 }
 
-// HasEnded reports whether the response has ended. Encode then returns no more frames. The run may continue in another
-// response.
+// HasEnded reports whether the response has ended. Encode then returns no more frames, but the run may continue in
+// another response.
 func (enc *Encoder) HasEnded() bool { return enc.ended }
 
 // Resume reports that the suspension with the sequence number seq is over, so that it does not end the response. It
 // must be called before that suspension is encoded.
 func (enc *Encoder) Resume(seq int64) { enc.head.Until = max(enc.head.Until, seq+1) }
 
-// Encode returns the frames that e, the next event of the run, adds to the stream. It returns nil for events before the
-// span, which only change the encoder's state, and after the end of the response.
+// Encode returns the frames for e, which must be the run's next event. It returns nil after the end of the response,
+// and for events before the span, which only change the encoder's state.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	if enc.ended {
 		return nil
@@ -105,8 +105,8 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	return enc.frames
 }
 
-// beginResponse starts the response at the first event of its span: it discards the output of the events before, notes
-// their tokens as those of earlier responses, and adds the tool lists.
+// beginResponse starts the response at the first event of its span. It discards the output of the events before,
+// remembers their tokens as those of earlier responses, and adds the tool lists.
 func (enc *Encoder) beginResponse() {
 	enc.resp = newResponse(enc.head)
 	enc.seq = 0
@@ -125,9 +125,9 @@ func (enc *Encoder) beginResponse() {
 	}
 }
 
-// TokenExpired returns the frames that end a stream before its response ends, because the caller's token has expired. The
-// error event is not an event of the response: it repeats the sequence_number of the last event that the reader has, so
-// that a reader who passes it as starting_after misses nothing.
+// TokenExpired returns the frames that end the stream early because the caller's token has expired. Its error event is
+// not an event of the response. It repeats the sequence_number of the last event that the client has, so that a client
+// that sends this number as starting_after misses nothing.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	data, _ := json.Marshal(fields{ // cannot fail for strings and numbers
 		"type": "error", "code": "token_expired", "message": "The access token has expired. The response goes on.",
@@ -136,14 +136,14 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 	return []sse.Frame{{Event: "error", Data: data}}
 }
 
-// encodeEvent adds the frames of e to enc.frames and updates the response. encodeCall does that for the events of calls
-// and approvals.
+// encodeEvent adds the frames of e to enc.frames and updates the response. It leaves the events of calls and approvals
+// to encodeCall.
 func (enc *Encoder) encodeEvent(e event.Event) {
 	switch b := e.Body.(type) {
 	case event.Start:
 		enc.structured = b.StructuredOutput
 	case event.TextStart, event.TextDelta, event.TextEnd:
-		// Clients parse the text of every message if the answer must be JSON. So the texts of steps that are not the
+		// If the answer must be JSON, clients parse the text of every message. So the texts of steps that are not the
 		// answer are left out, and encodeAnswer adds the answer.
 		if !enc.structured {
 			enc.encodeText(b)
@@ -167,7 +167,7 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 		enc.resetStep()
 	case event.Budget:
 		if b.Used >= b.Max {
-			enc.limit = b.Limit
+			enc.reachedLimit = b.Limit
 		}
 	case event.Suspended:
 		enc.encodeSuspension(e)
@@ -183,13 +183,13 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	}
 }
 
-// encodeSuspension encodes the suspension e. If e ends the response (Span.EndsWith), the calls in progress are closed and a
-// request is added for each approval that the run waits for. Every suspension before the span is encoded as the end of an
+// encodeSuspension encodes the suspension e. If e ends the response (Span.EndsWith), it closes calls in progress and
+// adds a request for each approval that the run waits for. A suspension before the span is encoded as the end of an
 // earlier response, so that open calls get new items in this one.
 func (enc *Encoder) encodeSuspension(e event.Event) {
 	if enc.head.Whole {
-		// Also for a suspension that is over: a reader who followed the run got the requests while it was suspended,
-		// and the stream must be the same each time.
+		// This includes a suspension that is over: a client that followed the run got the requests while it was
+		// suspended, and the stream must be the same each time.
 		enc.addApprovalRequests()
 	}
 	if e.Seq > enc.head.After && !enc.head.EndsWith(e) {
@@ -200,7 +200,7 @@ func (enc *Encoder) encodeSuspension(e event.Event) {
 	enc.endResponse("completed", e)
 }
 
-// encodeText encodes the events of a text; b is text_start, text_delta or text_end.
+// encodeText encodes text_start, text_delta and text_end.
 func (enc *Encoder) encodeText(b event.Body) {
 	switch b := b.(type) {
 	case event.TextStart:
@@ -212,15 +212,15 @@ func (enc *Encoder) encodeText(b event.Body) {
 	}
 }
 
-// structuredAnswerPart takes the place of a part id in the item of an answer that must be JSON. The answer is sent as a
-// whole, so it is not the text of a single part of the run.
+// structuredAnswerPart is used instead of a part id in the item of an answer that must be JSON. Such an answer is sent
+// as a whole, so it is not the text of one of the run's parts.
 const structuredAnswerPart = "answer"
 
-// fields holds the members of an event besides type and sequence_number.
+// fields holds an event's members other than type and sequence_number.
 type fields = map[string]any
 
-// itemFields returns the members that identify an item in an event, and the members in more, which alternates names and
-// values.
+// itemFields returns the members that identify an item in an event, and the members in more, in which names and values
+// alternate.
 func itemFields(item string, index int, more ...any) fields {
 	f := fields{"item_id": item, "output_index": index}
 	for i := 0; i < len(more); i += 2 {
@@ -229,11 +229,11 @@ func itemFields(item string, index int, more ...any) fields {
 	return f
 }
 
-// responseFields returns the member response, with the response as it is now. Events at its start and end have it.
+// responseFields returns the member response, with the response so far, for events at the response's start and end.
 func (enc *Encoder) responseFields() fields { return fields{"response": enc.resp} }
 
-// emitEvent adds an event of the type kind with the members f to enc.frames, unless the reader already has it. The event
-// gets the next sequence_number in both cases. emitEvent changes f.
+// emitEvent adds an event to enc.frames, unless the client already has it (Header.Skip). kind is its type, and f has
+// its other members. The event gets the next sequence_number in both cases. emitEvent modifies f.
 func (enc *Encoder) emitEvent(kind string, f fields) {
 	f["type"] = kind
 	f["sequence_number"] = enc.seq
@@ -245,7 +245,7 @@ func (enc *Encoder) emitEvent(kind string, f fields) {
 	enc.frames = append(enc.frames, sse.Frame{Event: kind, Data: data})
 }
 
-// addItem appends an item to the output, tells the reader, and returns the item's index in the output.
+// addItem appends an item to the output, adds the event that announces it, and returns its index in the output.
 func (enc *Encoder) addItem(item any) (index int) {
 	index = len(enc.resp.Output)
 	enc.resp.Output = append(enc.resp.Output, item)
@@ -253,14 +253,14 @@ func (enc *Encoder) addItem(item any) (index int) {
 	return index
 }
 
-// finishItem replaces an item in the output by its final state. Clients take an item from
-// response.output_item.done, or from the response at the end, so both have all of it.
+// finishItem replaces an item in the output by its final state. Clients take an item either from
+// response.output_item.done or from the response at the end, so both have the whole item.
 func (enc *Encoder) finishItem(index int, item any) {
 	enc.resp.Output[index] = item
 	enc.emitEvent("response.output_item.done", fields{"output_index": index, "item": item})
 }
 
-// openMessage opens a message item for the part with that id. Its content is one text part.
+// openMessage opens a message item for the part with that id. The item's content is one text part.
 func (enc *Encoder) openMessage(partID string) {
 	id := itemID("msg", enc.head.ID, partID)
 	item := messageItem{ID: id, Type: "message", Status: "in_progress", Role: "assistant", Content: []textPart{}}
@@ -316,11 +316,11 @@ func (enc *Encoder) closeReasoning() {
 	enc.finishItem(index, reasoning.item)
 }
 
-// resetStep marks the messages of the current step as incomplete in the response, because the agent repeats the step. The
-// log has closed all texts, reasoning and calls of the step before, and items of the stream cannot be withdrawn. So only
-// the response at the end says which messages are valid.
+// resetStep marks the current step's messages as incomplete, because the agent repeats the step. The run's events have
+// closed all of the step's texts, reasoning and calls before, and items of a stream cannot be withdrawn. So only the
+// response at the end says which messages are valid.
 func (enc *Encoder) resetStep() {
-	enc.functionCalls = nil // only the last step of a run has calls of the caller's functions
+	enc.functionCalls = nil // only the last step of a run has calls of the client's functions
 	output := enc.resp.Output[enc.stepIndex:]
 	for i := range output {
 		if m, ok := output[i].(messageItem); ok {
@@ -330,9 +330,10 @@ func (enc *Encoder) resetStep() {
 	}
 }
 
-// encodeAnswer ends the response with a structured answer and the calls of the caller's functions, if there are any. If a
-// limit of the run cut the answer off, the reason is max_output_tokens, because the format has no reason for the limits
-// of a run. An answer after max_tool_calls calls is complete, because OpenAI's API only ignores further calls.
+// encodeAnswer ends the response with the answer. It first adds a structured answer, and the calls of the client's
+// functions. If one of the run's limits cut the answer off, the reason is max_output_tokens, because the format has no
+// reason for such limits. An answer after max_tool_calls calls is complete, because OpenAI's API only ignores further
+// calls.
 func (enc *Encoder) encodeAnswer(answer event.FinalAnswer, e event.Event) {
 	enc.usage = answer.Metadata.Usage
 	if enc.structured && answer.Answer != "" {
@@ -341,7 +342,7 @@ func (enc *Encoder) encodeAnswer(answer event.FinalAnswer, e event.Event) {
 		enc.closeMessage()
 	}
 	enc.addFunctionCalls()
-	usedMaxToolCalls := enc.limit == "tool_calls" && enc.head.Echo.MaxToolCalls != nil
+	usedMaxToolCalls := enc.reachedLimit == "tool_calls" && enc.head.Echo.MaxToolCalls != nil
 	switch reason := answer.FinishReason; {
 	case reason == "budget_exceeded" && usedMaxToolCalls:
 		enc.endResponse("completed", e)
@@ -356,9 +357,9 @@ func (enc *Encoder) encodeAnswer(answer event.FinalAnswer, e event.Event) {
 	}
 }
 
-// endResponse sets the status and the usage of the response, and adds its terminal event and [DONE]. e is the event of
-// the run that ends the response. The usage is that of this response alone, so that the responses of a run add up to the
-// usage of the run. The format has no event for a cancelled response: it ends with response.incomplete and the status
+// endResponse sets the response's status and usage, and adds its terminal event and [DONE]. e is the run's event that
+// ends the response. The usage is that of this response alone, so that the responses of a run add up to the run's
+// usage. The format has no event for a cancelled response, which ends with response.incomplete and the status
 // cancelled.
 func (enc *Encoder) endResponse(status string, e event.Event) {
 	enc.resp.Status = status

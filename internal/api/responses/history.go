@@ -8,7 +8,7 @@ import (
 	"answerd/internal/event"
 )
 
-// argumentsOf returns the arguments of a call as JSON, or as the text that the model wrote if that is not a JSON object.
+// argumentsOf returns the call's arguments as JSON or, if they are not a JSON object, the text that the model wrote.
 func argumentsOf(b event.ToolCall) string {
 	if b.Args == nil {
 		return b.ArgsText
@@ -17,18 +17,18 @@ func argumentsOf(b event.ToolCall) string {
 }
 
 // referenceRole is the role of a placeholder in the history for an item of an earlier response. Decode cannot read the
-// event log, so ResolveReferences replaces placeholders later. The CallID of a placeholder is the id of the item, and its
-// Content is the path of the reference in the input, for errors.
+// event log, so ResolveReferences replaces placeholders later. A placeholder's CallID is the item's id, and its Content
+// is the reference's path in the request, for errors.
 const referenceRole = "item_reference"
 
-// minReferredRuns is the number of runs that a request can refer to even if the agent uses fewer messages of a history:
-// some items, such as reasoning, do not become messages.
+// minReferredRuns is the number of runs to which a request can always refer, even if the agent uses fewer messages of a
+// history. Some items, such as reasoning, do not become messages.
 const minReferredRuns = 32
 
-// ResolveReferences replaces the placeholders in the history by the items themselves. maxHistory is the number of
-// messages that the agent uses of a history. If the references name more runs than that (and than minReferredRuns),
-// ResolveReferences drops those to the oldest runs, because the agent would drop their messages. readRun returns all
-// events of a run, and an error if the caller may not read them. The error is an *Invalid or that of readRun.
+// ResolveReferences replaces the placeholders in the history by the items themselves. maxHistory is how many messages
+// of a history the agent uses. If the references name more runs than that (and than minReferredRuns), those to the
+// oldest runs are dropped, because the agent would drop their messages anyway. readRun returns all events of a run, or
+// an error if the caller may not read them. The error is an *Invalid or that of readRun.
 func (q *Request) ResolveReferences(maxHistory int, readRun func(run string) ([]event.Event, error)) error {
 	runs, err := q.readReferredRuns(max(maxHistory, minReferredRuns), readRun)
 	if err != nil {
@@ -53,8 +53,8 @@ func (q *Request) ResolveReferences(maxHistory int, readRun func(run string) ([]
 	return nil
 }
 
-// readReferredRuns returns the items of the runs that placeholders refer to, by run id. It reads each run once, from the
-// last reference in the history to the first, and stops after maxRuns runs.
+// readReferredRuns returns, by run id, the items of the runs to which placeholders refer. It reads each run once, from
+// the history's last reference to the first, and stops after maxRuns runs.
 func (q *Request) readReferredRuns(maxRuns int, readRun func(run string) ([]event.Event, error)) (map[string]*runItems, error) {
 	referred := make(map[string]*runItems)
 	for _, message := range slices.Backward(q.History) {
@@ -85,10 +85,10 @@ type runItems struct {
 	texts   map[string]string           // complete texts, by part id
 	calls   map[string]agent.ClientCall // calls with complete arguments, by call id
 	results map[string]string           // results and errors of calls, by call id
-	begun   map[string]bool             // all texts and calls, also those without an end; by kind and name, such as msg_NAME
+	begun   map[string]bool             // all texts and calls, ended or not, by kind and name, such as msg_NAME
 }
 
-// collectItems returns the items of a run from all of its events.
+// collectItems returns a run's items. events are all events of the run.
 func collectItems(events []event.Event) *runItems {
 	items := &runItems{
 		texts: make(map[string]string), calls: make(map[string]agent.ClientCall),
@@ -121,8 +121,8 @@ func collectItems(events []event.Event) *runItems {
 }
 
 // appendItem adds the item with that kind and name to the history. It returns false if the run has no such item. It
-// returns true and adds nothing for an item that the run has begun and not completed, and for reasoning, lists of tools
-// and approvals, which the model does not get again.
+// adds nothing, but returns true, for an item that the run began and did not complete, and for reasoning, lists of
+// tools and approvals, which the model does not get again.
 func (q *Request) appendItem(items *runItems, kind, name string) bool {
 	switch kind {
 	case "msg":
@@ -146,9 +146,9 @@ func (q *Request) appendItem(items *runItems, kind, name string) bool {
 	return items.begun[kind+"_"+name]
 }
 
-// addCall adds a call of the caller's function to the history. In this format, the calls of one turn are separate items
-// after the turn's text. For the model they must be in one message, so addCall adds the call to an assistant's message at
-// the end of the history, if there is one.
+// addCall adds a call of the client's function to the history. In this format, a turn's calls are separate items after
+// the turn's text, but the model needs them in one message. So if the history ends with a message of the assistant,
+// addCall adds the call to it.
 func (q *Request) addCall(c agent.ClientCall) {
 	if n := len(q.History) - 1; n >= 0 && q.History[n].Role == "assistant" {
 		c.Index = len(q.History[n].Calls)
@@ -158,7 +158,7 @@ func (q *Request) addCall(c agent.ClientCall) {
 	q.History = append(q.History, agent.Message{Role: "assistant", Calls: []agent.ClientCall{c}})
 }
 
-// addServerCall adds two messages to the history: a call of a server's tool, and its result.
+// addServerCall adds two messages to the history: a call of an MCP server's tool, and its result.
 func (q *Request) addServerCall(c agent.ClientCall, result string) {
 	q.History = append(q.History,
 		agent.Message{Role: "assistant", Calls: []agent.ClientCall{c}},

@@ -10,7 +10,8 @@ import (
 	"answerd/internal/api/typeerror"
 )
 
-// inItem is an item of the input. Type says which of the other members it has; clients leave out the type of messages.
+// inItem is an item of the input. Its type says which of the other members it has. Clients leave out the type of
+// messages.
 type inItem struct {
 	ID      string          `json:"id"`
 	Type    string          `json:"type"`
@@ -40,8 +41,8 @@ type inPart struct {
 	FileID   string `json:"file_id"`
 }
 
-// readInput reads the input. A text is the question. In a list of items, the last message is the question, and the items
-// before it are the history; readQuestion says when there is no question.
+// readInput reads the member input. If it is a text, that is the question. If it is a list of items, the last message
+// is the question, and the items before it are the history. readQuestion says when a request has no question.
 func (q *Request) readInput(in body) error {
 	var text string
 	if json.Unmarshal(in.Input, &text) == nil {
@@ -71,11 +72,11 @@ func (q *Request) readInput(in body) error {
 }
 
 // readItem adds an item to the history, the instructions or the approvals. It ignores output items of earlier responses
-// that the model does not get again. field is the path of the item, for errors.
+// that the model does not need again. field is the item's path in the request, for errors.
 func (q *Request) readItem(field string, item inItem) error {
 	if item.Type != "mcp_approval_response" {
 		// Clients that send the whole conversation also send approvals of earlier turns. Only those at the end of the
-		// input count, so any other item makes the approvals before it past ones.
+		// input count, so any other item moves the approvals before it to PastApprovals.
 		q.PastApprovals, q.Approvals = append(q.PastApprovals, q.Approvals...), nil
 	}
 	switch item.Type {
@@ -109,9 +110,9 @@ func (q *Request) readItem(field string, item inItem) error {
 	return nil
 }
 
-// readServerCall adds a call of a server's tool, and its result or error, to the history. It ignores a call with neither:
-// a response that ends with approval requests has calls in progress, and the next response has the same calls with their
-// results.
+// readServerCall adds a call of an MCP server's tool, and its result or error, to the history. It ignores a call with
+// neither: if a response ends with approval requests, its calls in progress appear again, with results, in the next
+// one.
 func (q *Request) readServerCall(field string, item inItem) error {
 	if item.ID == "" || item.Name == "" {
 		return &Invalid{field, "must have an id and a name"}
@@ -155,8 +156,8 @@ func errorText(raw json.RawMessage) string {
 	return e.Message
 }
 
-// readMessage adds a message to the history, or to the instructions if its role is system or developer. field is its
-// path, for errors.
+// readMessage adds a message to the history, or to the instructions if its role is system or developer. field is the
+// message's path in the request, for errors.
 func (q *Request) readMessage(field string, item inItem) error {
 	text, media, err := decodeContent(field+".content", item.Content)
 	if err != nil {
@@ -173,8 +174,8 @@ func (q *Request) readMessage(field string, item inItem) error {
 	return nil
 }
 
-// readApproval adds an answer to an approval request to q.Approvals. All of them must belong to one run, because the
-// request resumes that run.
+// readApproval adds an answer to an approval request to q.Approvals. All answers must belong to the same run, because
+// the request resumes one run.
 func (q *Request) readApproval(field string, item inItem) error {
 	kind, run, interrupt, ok := parseItemID(item.ApprovalID)
 	switch {
@@ -191,9 +192,9 @@ func (q *Request) readApproval(field string, item inItem) error {
 	return nil
 }
 
-// readQuestion moves the user's message at the end of the history to the question. There is no question if the history
-// ends with outputs of the caller's functions, with which the model continues, or if the request has approvals, which
-// resume a run that has its question.
+// readQuestion makes the history's last message, which must be the user's, the question. A request has no question if
+// the history ends with an output of a client's function: the model then continues with the output. A request with
+// approvals has none either, because it resumes a run that already has a question.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	switch {
@@ -213,14 +214,14 @@ func (q *Request) readQuestion() error {
 	}
 	q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
 	if last == 0 {
-		q.History = nil // continues the thread; an empty list would say that no turn came before
+		q.History = nil // nil continues the thread; an empty list would mean that nothing came before
 	}
 	return nil
 }
 
-// decodeContent returns the text and the media of a message, or of a function's output: a text, a list of parts, or
-// nothing. It joins the texts of several parts with newlines, and ignores refusals, which only earlier messages of a
-// model have. field is the path of the content, for errors.
+// decodeContent returns the text and media of raw, the content of a message or a function's output: a text, a list of
+// parts, or nothing. Texts of several parts are joined with newlines. Refusals are ignored, because only earlier
+// messages of a model have them. field is the content's path in the request, for errors.
 func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
 	if !isGiven(raw) {
 		return "", nil, nil
@@ -255,8 +256,8 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 	return strings.Join(texts, "\n"), media, nil
 }
 
-// toMedia returns the image or the file of a part. field is the path of the part, for errors. The error is an *Invalid,
-// also for a type of part that the format does not have.
+// toMedia returns the image or file of a part. field is the part's path in the request, for errors. The error is an
+// *Invalid, also for an unknown type of part.
 func (p inPart) toMedia(field string) (agent.Media, error) {
 	switch p.Type {
 	case "input_image":

@@ -39,7 +39,7 @@ func (s StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 	return out
 }
 
-// approvalItems returns the decisions that resumed the run for the response with that id and span: those between the
+// approvalItems returns the decisions that resumed the run for the response with that id and span. They are between the
 // suspension at span.After and the next suspension that ends a response.
 func approvalItems(id string, span Span, events []event.Event) (out []InputItem) {
 	for _, e := range events {
@@ -96,7 +96,7 @@ func inputParts(message agent.Message) []any {
 	return out
 }
 
-// InputItem is one item of an input. Type says which of the other members it has.
+// InputItem is one item of an input. Its type says which of the other members it has.
 type InputItem struct {
 	ID         string  `json:"id"`
 	Type       string  `json:"type"`
@@ -121,8 +121,8 @@ type Page struct {
 	More   bool        `json:"has_more"`
 }
 
-// NewPage returns the page of items that begins after the item with the id after, or at the first item if after is "". It
-// has at most limit items, and More says whether the list continues. found is false if no item has the id after.
+// NewPage returns the page of at most limit items that begins behind the item with the id after, or at the first item
+// if after is "". Its More says whether the list continues. found is false if no item has the id after.
 func NewPage(items []InputItem, after string, limit int) (page Page, found bool) {
 	page = Page{Object: "list", Data: []InputItem{}}
 	found = after == ""

@@ -18,19 +18,19 @@ const (
 // Request holds a decoded body.
 type Request struct {
 	agent.Request
-	Model      string // as in the request, for the response
+	Model      string // as the client wrote it, for the response
 	Stream     bool
 	PreviousID string // previous_response_id; "" if none
-	// ConversationID is the id in the member conversation, which is the id of a thread; "" if the member is missing.
+	// ConversationID is the id in the member conversation, which is a thread's id; "" if the member is missing.
 	ConversationID string
 	Echo           Echo
-	// Approvals are answers to approval requests, all of the same run. If there are any, the request resumes that run
-	// instead of starting a new one.
+	// Approvals are answers to approval requests of one run. If there are any, the request resumes that run instead of
+	// starting a new one.
 	Approvals []Approval
 	// PastApprovals are the answers that other items follow. They usually belong to earlier turns, and Decode ignores them.
 	PastApprovals []Approval
-	// ListedServers are the MCP servers that the request names as tools of type mcp. Servers has them first, or those of
-	// them that tool_choice allows; those of the member "answerd" follow.
+	// ListedServers are the MCP servers that the request names as tools of type mcp. Servers begins with them, or with
+	// those of them that tool_choice allows. The servers of the member "answerd" follow.
 	ListedServers []string
 	// Options is the member "answerd", which has native fields that this format lacks; nil if it is missing.
 	Options json.RawMessage
@@ -39,7 +39,7 @@ type Request struct {
 // IsStored reports whether the response can be retrieved and continued later. The default is true.
 func (q *Request) IsStored() bool { return q.Echo.Store == nil || *q.Echo.Store }
 
-// ServerParam returns the parameter that named Servers[index], for errors: a tool of type mcp, or an element of
+// ServerParam returns the parameter that named Servers[index], for errors: a tool of type mcp, or an item of
 // answerd.servers.
 func (q *Request) ServerParam(index int) string {
 	tool := slices.IndexFunc(q.Echo.Tools, func(raw json.RawMessage) bool {
@@ -56,15 +56,15 @@ func (q *Request) ServerParam(index int) string {
 
 // Approval is a person's answer to an mcp_approval_request.
 type Approval struct {
-	Param     string // the path of the item
+	Param     string // the item's path in the request, for errors
 	Run       string // the id of the run that asked
 	Interrupt string // the id of the run's interrupt
 	Approve   bool
 	Reason    string
 }
 
-// body has the members of a request that Decode reads. It ignores others, because clients send
-// many and new ones appear often.
+// body has the members of a request that Decode reads. Decode ignores others, because clients send many and new ones
+// appear often.
 type body struct {
 	Echo
 	Model        string             `json:"model"`
@@ -83,7 +83,7 @@ type body struct {
 // withoutTools is the suffix of a model's id that turns tools off, as in Chat Completions.
 const withoutTools = ":no-tools"
 
-// inTool is a function of the caller, or an MCP server that the request may use.
+// inTool is a client's function, or an MCP server that the request may use.
 type inTool struct {
 	Type        string          `json:"type"`
 	Name        string          `json:"name"`
@@ -96,16 +96,15 @@ type inTool struct {
 	Approval    json.RawMessage `json:"require_approval"`
 }
 
-// requiresApproval reports whether require_approval demands approval of calls: it is "always", or an object with the
-// member always. readTools refuses such a tool, because only the operator's configuration decides which calls need
-// approval.
+// requiresApproval reports whether require_approval is "always", or an object with the member always. readTool refuses
+// such a tool, because only the operator's configuration decides which calls need approval.
 func (t *inTool) requiresApproval() bool {
 	var filter struct{ Always json.RawMessage }
 	return string(t.Approval) == `"always"` || json.Unmarshal(t.Approval, &filter) == nil && isGiven(filter.Always)
 }
 
-// publicTool returns the members of an MCP tool that a response may repeat. It leaves out all
-// others, because they may contain the caller's tokens (headers, authorization).
+// publicTool returns the members of an MCP tool that a response may repeat. It leaves out all others, because they may
+// contain the client's secrets (headers, authorization).
 func (t *inTool) publicTool() json.RawMessage {
 	data, _ := json.Marshal(struct {
 		Type    string          `json:"type"`
@@ -115,5 +114,5 @@ func (t *inTool) publicTool() json.RawMessage {
 	return data
 }
 
-// isGiven reports whether a member is present and not null, which clients send for unset members.
+// isGiven reports whether a member is present and not null. Clients send null for members that are not set.
 func isGiven(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }

@@ -5,8 +5,8 @@ import (
 	"maps"
 )
 
-// response is a response resource. Open Responses requires all of its members, and several of them
-// to be numbers, so a member without a value is null or has the default of OpenAI's API.
+// response is a response resource. Open Responses requires all of its members, and several of them must be numbers. So
+// a member without a value is null or has the default of OpenAI's API.
 type response struct {
 	ID                 string            `json:"id"`
 	Object             string            `json:"object"`
@@ -59,8 +59,8 @@ type responseError struct {
 	Message string `json:"message"`
 }
 
-// usage counts the tokens of a response. The details are required members. They are 0, because the
-// events of a run do not have them.
+// usage counts a response's tokens. The details are required members, but always 0, because a run's events do not have
+// them.
 type usage struct {
 	InputTokens  int64 `json:"input_tokens"`
 	InputDetails struct {
@@ -74,8 +74,8 @@ type usage struct {
 	TotalTokens int64 `json:"total_tokens"`
 }
 
-// newResponse returns a response in progress without output. It has the values of the request (header.Echo), and
-// OpenAI's defaults for members that the request lacks.
+// newResponse returns a response in progress without output. It has the request's values (header.Echo), and OpenAI's
+// defaults for members that the request does not set.
 func newResponse(header Header) *response {
 	e := header.Echo
 	r := &response{
@@ -132,7 +132,7 @@ func setIfGiven[T any](to *T, v *T) {
 // object is a JSON object with any members.
 type object = map[string]any
 
-// The members, with their defaults, that Open Responses requires of objects which a response repeats from its request.
+// The members, with their defaults, that Open Responses requires in objects that a response repeats from its request.
 // Clients that validate refuse a response without them.
 var (
 	functionMembers  = object{"name": nil, "description": nil, "parameters": nil, "strict": nil}
@@ -151,8 +151,8 @@ func withMembers(raw json.RawMessage, members object) json.RawMessage {
 	return data
 }
 
-// completeTool returns a tool of the request with the members that a response requires. A tool of type mcp needs no more
-// than publicTool gives it.
+// completeTool returns a tool of the request with the members that a response requires. A tool of type mcp already has
+// them from publicTool.
 func completeTool(raw json.RawMessage) json.RawMessage {
 	var t struct{ Type string }
 	if json.Unmarshal(raw, &t) != nil || t.Type != "function" {
@@ -161,7 +161,7 @@ func completeTool(raw json.RawMessage) json.RawMessage {
 	return withMembers(raw, functionMembers)
 }
 
-// completeText returns the member text of the request with a complete format; a missing one is plain text.
+// completeText returns the request's member text with a complete format. The default format is text.
 func completeText(raw json.RawMessage) json.RawMessage {
 	var t struct{ Format json.RawMessage }
 	_ = json.Unmarshal(raw, &t) // cannot fail: Decode accepted raw as an object or null
@@ -272,8 +272,8 @@ type protocolError struct {
 	Message string `json:"message"`
 }
 
-// callError returns the error of an mcp_call. kind and message are those of the event tool_error: "execution" is an error
-// of the tool, any other kind one of the protocol.
+// callError returns the error of an mcp_call. kind and message are those of the event tool_error. The kind "execution"
+// is an error of the tool; any other kind is an error of the protocol.
 func callError(kind, message string) any {
 	if kind == "execution" {
 		return executionError{"mcp_tool_execution_error", []any{map[string]string{"type": "text", "text": message}}}

@@ -1,5 +1,5 @@
 // Package responses implements the API format of OpenAI's Responses and of Open Responses: it decodes a request to an
-// agent.Request, and encodes the events of a run as the events of a stream or as one response with items.
+// agent.Request, and encodes a run's events as the events of a stream or as one response with items.
 //
 //	q, err := responses.Decode(body)             // *responses.Invalid names the parameter
 //	enc := responses.NewEncoder(responses.Header{ID: id, Created: run.Created, Echo: q.Echo})
@@ -28,25 +28,25 @@ import (
 
 // Header describes a response, apart from its items.
 type Header struct {
-	ID           string // of the response, as FormatID returns it
+	ID           string // the response's id (FormatID)
 	Created      time.Time
-	Model        string // the model of the request, or the service's default if the request named none
+	Model        string // the request's model, or the service's default if it named none
 	PreviousID   string // the response that this one continues; "" if none
 	Conversation string // the conversation that the request names; "" if none
 	Echo         Echo
 	ToolLists    []ToolList // the tools of the MCP servers that the request names
-	// Span is the part of the run that the response covers. The encoder also needs the events up to Span.After, to
-	// know which calls and approvals are open. It returns no frames for them.
+	// Span is the part of the run that the response covers. The encoder also needs the events up to Span.After, to know
+	// which calls and approvals are open, but returns no frames for them.
 	Span
-	// Skip is the number of events of the stream that the reader already has (starting_after). The encoder encodes
-	// them, because later events depend on them, and does not return them.
+	// Skip is the number of the stream's events that the client already has (starting_after). The encoder encodes them,
+	// because later events depend on them, but does not return them.
 	Skip int
-	// Whole is set for a run that was started in another API format. Its response covers the run from start to end,
-	// so a suspension that is over does not end the response. The caller reports each with Encoder.Resume.
+	// Whole is set for a run that was started in another API format. Its response covers the run from start to end, so
+	// a suspension that is over does not end it. The encoder's caller reports each such suspension with Encoder.Resume.
 	Whole bool
 }
 
-// ToolList has the tools of an MCP server, for an mcp_list_tools item.
+// ToolList has the tools of one MCP server, for an mcp_list_tools item.
 type ToolList struct {
 	Server string
 	Tools  []ListedTool
@@ -78,26 +78,26 @@ type Echo struct {
 // Invalid is the error for a request that cannot be used.
 type Invalid struct {
 	Param   string // the parameter, such as input[2].content; "" if the error is about the body as a whole
-	Message string // for the caller
+	Message string // written for the client
 }
 
 // Error returns the parameter, if known, and the message.
 func (e *Invalid) Error() string { return strings.TrimPrefix(e.Param+": "+e.Message, ": ") }
 
-// maxStored bounds the stored form of a request, in bytes.
+// maxStored is the largest size, in bytes, of a request's stored form.
 const maxStored = 256 << 10
 
 // StoredRequest is the part of a request that the event log keeps with the run. From it the response can be encoded
 // again, its input listed, and its conversation continued.
 type StoredRequest struct {
 	Format        string   `json:"face"`  // formatName; "" for a run of another API format
-	Model         string   `json:"model"` // as in the request
+	Model         string   `json:"model"` // as the client wrote it
 	PreviousID    string   `json:"previous,omitempty"`
 	Conversation  string   `json:"conversation,omitempty"`
 	Echo          Echo     `json:"echo"`
 	ListedServers []string `json:"listed,omitempty"` // as Request.ListedServers
 	Tools         []string `json:"tools"`            // the allowed_tools of all servers together; nil allows all tools
-	// ServerTools has the allowed_tools of each server that the request gave some.
+	// ServerTools has the allowed_tools by server, for the servers that have any in the request.
 	ServerTools map[string][]string `json:"server_tools,omitempty"`
 	History     []agent.Message     `json:"history,omitempty"`
 	Question    string              `json:"question,omitempty"`
@@ -110,11 +110,11 @@ const formatName = "responses"
 // NotStored is the stored form of a request with store false.
 var NotStored = []byte(`{"face":"` + formatName + `","echo":{"store":false}}`)
 
-// EncodeStored returns the stored form of the request, from which DecodeStored makes a StoredRequest. To keep it within
-// maxStored, it leaves out as much as necessary, in this order: the images and files, the older half of the messages
-// again and again, most of what the response repeats, the servers and their allowed_tools, and the question. The rest is
-// shorter than maxStored, because Decode bounds it. q does not change, so the run gets the whole request; only a response
-// that is retrieved or continued later has less.
+// EncodeStored returns the stored form of q, which DecodeStored decodes. To keep it within maxStored, it leaves out as
+// much as necessary, in this order: images and files, the older half of the messages (repeatedly), most of what the
+// response repeats, the servers and their allowed_tools, and the question. The rest is shorter than maxStored, because
+// Decode bounds it. EncodeStored does not change q, so the run gets the whole request. Only a response that is
+// retrieved or continued later has less.
 func (q *Request) EncodeStored() []byte {
 	stored := StoredRequest{
 		Format: formatName, Model: q.Model, PreviousID: q.PreviousID, Conversation: q.ConversationID, Echo: q.Echo,
@@ -132,7 +132,7 @@ func (q *Request) EncodeStored() []byte {
 	return data
 }
 
-// dropMedia replaces the images and files of the question and the history by notes. It changes a copy of the history,
+// dropMedia replaces the images and files in the question and the history by notes. It works on a copy of the history,
 // because the run uses the original.
 func (s *StoredRequest) dropMedia() {
 	s.Question = withoutMedia(s.Question, s.Media)
@@ -145,7 +145,7 @@ func (s *StoredRequest) dropMedia() {
 	}
 }
 
-// shorten removes the next part that EncodeStored may leave out, media apart. It returns false if no part remains.
+// shorten removes the next part, after the media, that EncodeStored may leave out. It returns false if none is left.
 func (s *StoredRequest) shorten() bool {
 	n := len(s.History)
 	switch {
@@ -163,7 +163,7 @@ func (s *StoredRequest) shorten() bool {
 	return true
 }
 
-// withoutMedia returns the text with a note in place of the media, so that the model knows of them.
+// withoutMedia returns text with a note in place of the media, so that the model knows that there were some.
 func withoutMedia(text string, media []agent.Media) string {
 	if len(media) == 0 {
 		return text
@@ -171,16 +171,16 @@ func withoutMedia(text string, media []agent.Media) string {
 	return strings.TrimPrefix(fmt.Sprintf("%s\n[%d images were here.]", text, len(media)), "\n")
 }
 
-// DecodeStored decodes what EncodeStored returns. ok is false if data is the stored request of another API format, or
-// is not one; stored may then be incomplete.
+// DecodeStored decodes the result of EncodeStored. ok is false if data is not a stored request, or belongs to another
+// API format; stored is then not complete.
 func DecodeStored(data []byte) (stored StoredRequest, ok bool) {
 	err := json.Unmarshal(data, &stored)
 	return stored, err == nil && stored.Format == formatName
 }
 
-// NewStoredRequest returns a StoredRequest for a run that was started in another API format, so that the run can be read
-// as a response. start is the run's first event. History and Question are empty, because other formats do not store
-// the conversation before the answer.
+// NewStoredRequest returns a StoredRequest for a run that was started in another API format, so that a client can read
+// the run as a response. start is the run's first event. History and Question are empty, because other formats do not
+// store the conversation before the answer.
 func NewStoredRequest(run event.Run, start event.Start) StoredRequest {
 	return StoredRequest{Model: start.Model, Echo: Echo{Metadata: run.Metadata, Background: run.Background}}
 }
@@ -188,48 +188,47 @@ func NewStoredRequest(run event.Run, start event.Start) StoredRequest {
 // IsStored reports whether the response can be retrieved and continued later.
 func (s StoredRequest) IsStored() bool { return s.Echo.Store == nil || *s.Echo.Store }
 
-// Messages returns the conversation up to the answer: the history, and the question if there is one.
+// Messages returns the conversation before the answer: the history, and the question if there is one.
 func (s StoredRequest) Messages() []agent.Message {
 	if s.Question == "" && len(s.Media) == 0 {
 		return s.History
 	}
 	question := agent.Message{Role: "user", Content: s.Question, Media: s.Media}
-	return append(slices.Clip(s.History), question) // Clip: append must not write into the array of s.History
+	return append(slices.Clip(s.History), question) // Clip makes append copy s.History instead of writing behind it
 }
 
 const (
-	// runPrefix begins the ids of runs. Ids of responses and items contain the rest of a run's id.
+	// runPrefix begins the ids of runs. Ids of responses and items contain a run's id without this prefix.
 	runPrefix = "run_"
-	// chatPrefix begins the ids of chat completions. The whole id of a run follows.
+	// chatPrefix begins the ids of chat completions. A run's whole id follows.
 	chatPrefix = "chatcmpl-"
 )
 
-// Span is the part of a run that a response covers. A run that is suspended for approvals has several responses, one
-// after the other: each ends with a suspension or with the run. Clients send back only the id of a response, so the id
-// contains the span (FormatID).
+// Span is the part of a run that a response covers. A run that is suspended for approvals has several responses in
+// sequence. Each ends with a suspension or with the run. Clients send back only a response's id, so the id contains the
+// span (FormatID).
 type Span struct {
-	After int64 // sequence number of the event after which the response begins; 0 means the start of the run
+	After int64 // sequence number of the event after which the response begins; 0 is the run's start
 	// Until is the sequence number of the last approval that the response answers, if the run was suspended again
-	// after an earlier one of them; otherwise 0. Suspensions before Until do not end the response.
+	// between those approvals; otherwise 0. Suspensions before Until do not end the response.
 	Until int64
 }
 
-// EndsWith reports whether e ends the response although the run has not ended: e suspends the run for approvals only,
-// and neither precedes the span nor comes before Until. A suspension for other input does not end a response, because
-// no request of this format could give that input.
+// EndsWith reports whether the suspension e ends the response although the run has not ended. It does if the run waits
+// only for approvals, and e is after After and not before Until. A suspension for other input does not end a response,
+// because no request of this format could give that input.
 func (s Span) EndsWith(e event.Event) bool {
 	suspended, ok := e.Body.(event.Suspended)
 	return ok && e.Seq > s.After && e.Seq >= s.Until && OnlyApprovals(suspended)
 }
 
-// OnlyApprovals reports whether a suspended run waits for nothing but approvals, the only kind of
-// interrupt that this format has an item for.
+// OnlyApprovals reports whether a suspended run waits only for approvals. This format has no item for other interrupts.
 func OnlyApprovals(s event.Suspended) bool {
 	return !slices.ContainsFunc(s.Interrupts, func(i event.Interrupt) bool { return i.Kind != event.KindApproval })
 }
 
-// FormatID returns the id of the response that covers a span of a run: resp_abc_12_20 for the run run_abc, After 12 and
-// Until 20. Numbers that are 0 are left out.
+// FormatID returns the id of the response that covers the span s of a run. For the run run_abc, After 12 and Until 20,
+// it is resp_abc_12_20. Numbers that are 0 are left out.
 func FormatID(run string, s Span) string {
 	id := "resp_" + strings.TrimPrefix(run, runPrefix)
 	if s.After > 0 {
@@ -241,8 +240,8 @@ func FormatID(run string, s Span) string {
 	return id
 }
 
-// ParseID parses what FormatID returns. ok is false if id is not an id of a response. ParseID also accepts the id of a
-// run from the native API (run_abc) or from Chat Completions (chatcmpl-run_abc), as that of the run's first response.
+// ParseID parses an id that FormatID returned. ok is false if id is not a response's id. ParseID also accepts the id of
+// a run from the native API (run_abc) or Chat Completions (chatcmpl-run_abc), which means the run's first response.
 func ParseID(id string) (run string, span Span, ok bool) {
 	name, isRun := strings.CutPrefix(strings.TrimPrefix(id, chatPrefix), runPrefix)
 	if isRun && !strings.Contains(name, "_") {
@@ -274,7 +273,7 @@ func itemID(kind, response, name string) string {
 	return kind + "_" + strings.TrimPrefix(run, runPrefix) + "_" + name
 }
 
-// parseItemID parses what itemID returns; run is the whole id of the run. ok is false if id is not an id of an item.
+// parseItemID parses an id that itemID returned. run is the run's whole id. ok is false if id is not an item's id.
 func parseItemID(id string) (kind, run, name string, ok bool) {
 	parts := strings.SplitN(id, "_", 3)
 	if len(parts) != 3 || parts[1] == "" || parts[2] == "" {

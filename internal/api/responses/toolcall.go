@@ -9,8 +9,9 @@ import (
 	"answerd/internal/event"
 )
 
-// encodeCall encodes the events of tool calls and approvals. It only collects calls of the caller's functions, which
-// addFunctionCalls adds at the end of the run, and approvals, which addApprovalRequests adds when they suspend the run.
+// encodeCall encodes the events of tool calls and approvals. It only collects calls of the client's functions, which
+// addFunctionCalls sends at the end of the run, and approvals, which addApprovalRequests sends when they suspend the
+// run.
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
@@ -46,10 +47,10 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	}
 }
 
-// closeOpenCalls finishes the items of calls in progress as incomplete, because clients refuse a response that ends with
-// an item in progress. The calls continue in the next response, in which endCall adds new items for them.
+// closeOpenCalls finishes the items of calls in progress as incomplete, because clients refuse a response that ends
+// with an item in progress. The calls continue in the next response, where endCall adds new items for them.
 func (enc *Encoder) closeOpenCalls() {
-	// Sorted, because the order of a map differs each time, and the stream must not.
+	// Sort the ids: the stream must be the same each time, but the order of a map is not.
 	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
 		open := enc.calls[id].open
 		if open == nil || open.item.Status != "in_progress" {
@@ -61,9 +62,9 @@ func (enc *Encoder) closeOpenCalls() {
 	}
 }
 
-// addApprovalRequests adds an item for each approval without a decision. It is called at a suspension and not when the
-// approval is required, because the agent may deny an approval at once, and a client could then no longer answer the
-// request. A response that covers a whole run does not repeat a request at a later suspension.
+// addApprovalRequests adds an item for each approval without a decision. It is called when the run is suspended. The
+// event approval_required is too early, because the agent may deny an approval at once, and a client could then not
+// answer the request any more. A response that covers a whole run does not repeat a request at a later suspension.
 func (enc *Encoder) addApprovalRequests() {
 	for _, b := range enc.openApprovals {
 		id := itemID("mcpr", enc.head.ID, b.InterruptID)
@@ -79,9 +80,9 @@ func (enc *Encoder) addApprovalRequests() {
 	}
 }
 
-// addFunctionCalls adds the calls that the caller executes, as the last items of the run's last response. A response never
-// has both function calls and open approval requests: the next request can only continue with the outputs of functions or
-// answer approvals.
+// addFunctionCalls adds the calls that the client executes, as the last items of the run's last response. A response
+// never has both function calls and open approval requests, because the next request can either have outputs of
+// functions or answer approvals.
 func (enc *Encoder) addFunctionCalls() {
 	for _, b := range enc.functionCalls {
 		args := argumentsOf(b)
@@ -96,8 +97,8 @@ func (enc *Encoder) addFunctionCalls() {
 	}
 }
 
-// addCallItem adds the item of a call that the server executes and sets c.open. The item names the approval request of the
-// call, if there was one.
+// addCallItem adds the item of a call that the server executes, and sets c.open. The item refers to the call's approval
+// request, if there was one.
 func (enc *Encoder) addCallItem(c *serverCall, call event.Call) {
 	item := mcpCallItem{
 		ID: itemID("mcp", enc.head.ID, call.CallID), Type: "mcp_call", Status: "in_progress",
@@ -119,9 +120,10 @@ func (enc *Encoder) setArguments(c *serverCall, args string) {
 	}
 }
 
-// endCall finishes the item of a call that the server executed or refused to execute; it adds the item first if the call
-// has none. args are the arguments of the execution, which a person may have changed; nil leaves those that the
-// model wrote. status is completed, with an output, or failed, with a failure (callError).
+// endCall finishes the item of a call that the server has executed or refused to execute. If the call has no item in
+// this response, endCall adds one first. args are the arguments with which the call was executed, which a person may
+// have changed; nil means those that the model wrote. status is completed, with an output, or failed, with a failure
+// (callError).
 func (enc *Encoder) endCall(call event.Call, args json.RawMessage, status string, output *string, failure any) {
 	c := enc.calls[call.CallID]
 	if c.open == nil {

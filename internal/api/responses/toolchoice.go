@@ -13,8 +13,9 @@ type namedTool struct {
 	Server     string `json:"server_label"`
 }
 
-// readAllowedTools reads a tool_choice of type allowed_tools: the only tools that the model may call, and whether it must
-// call one. The agent restricts the servers' tools either by server or by name, so a request cannot do both.
+// readAllowedTools reads a tool_choice of type allowed_tools. tools are the only ones that the model may call, and mode
+// says whether it must call one. The agent restricts the MCP servers' tools either by server or by name, so a request
+// cannot do both.
 func (q *Request) readAllowedTools(mode string, tools []namedTool) error {
 	if mode != string(agent.ToolAuto) && mode != string(agent.ToolRequired) {
 		return &Invalid{"tool_choice.mode", "must be auto or required"}

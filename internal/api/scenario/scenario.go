@@ -1,13 +1,13 @@
-// Package scenario has runs as lists of events, for the tests of the API formats: every format has a
-// golden file with its encoding of the same events.
+// Package scenario provides runs as lists of events for the tests of the API formats. Every format has a golden file
+// with its encoding of the same events.
 //
 //	for _, s := range scenario.All(t) {
 //		t.Run(s.Name, func(t *testing.T) { s.Golden(t, "aisdk", encode(s.Events)) })
 //	}
 //
-// A scenario is a directory of testdata: events.jsonl, which begins with a description in lines of "#",
-// and a golden file for every API format. The events go through an event.Writer, so that every scenario
-// is one that a run could produce. The flag -update writes the golden files.
+// A scenario is a directory in testdata. It has events.jsonl, which begins with a description in lines of "#", and a
+// golden file for every API format. The events go through an event.Writer, so that every scenario is one that a run
+// could produce. The flag -update writes the golden files.
 package scenario
 
 import (
@@ -31,8 +31,7 @@ const (
 	ThreadID = "thr_1"
 )
 
-// epoch is the time of every scenario's beginning, in milliseconds. Each event comes a
-// second after the one before.
+// epoch is the time at which every scenario begins, in milliseconds. Its events are one second apart.
 const epoch = 1_795_000_000_000
 
 // Scenario is one run.
@@ -57,8 +56,8 @@ func All(t *testing.T) []Scenario {
 	return out
 }
 
-// loadScenario reads the events of a scenario and appends them to a log, so that they come in an order that a run
-// can have. Their times are then replaced, one second apart from epoch on.
+// loadScenario reads a scenario's events and appends them to a log with an event.Writer, as a run does. It then
+// replaces their times by times from epoch on, one second apart.
 func loadScenario(t *testing.T, dir string) Scenario {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "events.jsonl"))
@@ -106,8 +105,8 @@ func loadScenario(t *testing.T, dir string) Scenario {
 	}
 }
 
-// Segments returns the parts of the run between its suspensions, which a reader gets who resumes after
-// every suspension.
+// Segments splits the run at its suspensions. Each segment is what a reader gets who resumes after the suspension
+// before.
 func (s Scenario) Segments() []Segment {
 	var out []Segment
 	var from int
@@ -120,8 +119,8 @@ func (s Scenario) Segments() []Segment {
 	return out
 }
 
-// EventsUntil returns the events up to the end of a segment, as a reader gets them who begins then:
-// without suspensions that are over.
+// EventsUntil returns the events up to the end of a segment, for a reader who begins then. It leaves out earlier
+// suspensions, which are over.
 func (s Scenario) EventsUntil(end Segment) []event.Event {
 	var out []event.Event
 	last := end.Events[len(end.Events)-1].Seq
@@ -139,7 +138,7 @@ type Segment struct {
 	Events []event.Event
 }
 
-// Golden compares got with the golden file with that name.
+// Golden compares got with the scenario's golden file name. With -update, it writes the file instead.
 func (s Scenario) Golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join(s.dir, name)

@@ -18,10 +18,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Find returns where in body the value is that has the wrong type. err is the error of json.Unmarshal for body. path is
-// such as messages[2].role, and value is what body has there in the words of encoding/json, such as number. ok is
-// false if err is not about the type of a value. The path lacks the positions in lists if the value is in a map, or if
-// err came from a type with its own UnmarshalJSON.
+// Find returns where body has a value of the wrong type. err is the error of json.Unmarshal for body. path is a path
+// such as messages[2].role, and value says what body has there in the terms of encoding/json, such as number. ok is
+// false if err is not about a value's type. The path has no positions in lists if the value is inside a map, or if err
+// came from a type with its own UnmarshalJSON.
 func Find(body []byte, err error) (path, value string, ok bool) {
 	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok || wrong.Field == "" {
@@ -43,8 +43,8 @@ func Find(body []byte, err error) (path, value string, ok bool) {
 	return path, wrong.Value, true
 }
 
-// lastPath returns the path of the value that dec read last. path has the positions in lists, such as messages[2].role;
-// members lacks them, as encoding/json does: messages.role.
+// lastPath returns the path of the value that dec read last. path includes positions in lists, as in messages[2].role.
+// members leaves them out, as encoding/json does: messages.role.
 func lastPath(dec *jsontext.Decoder) (path, members string) {
 	level := 0
 	for token := range dec.StackPointer().Tokens() {
