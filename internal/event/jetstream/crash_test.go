@@ -74,6 +74,7 @@ func appendUntilKilled(dir string) {
 
 // A process with a log on disk is killed again and again (fault F24).
 func TestKill9LosesNoAcknowledgedEvent(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	kills := 2 // make durable sets more
 	if n, err := strconv.Atoi(os.Getenv("ANSWERD_TEST_KILLS")); err == nil {
@@ -156,6 +157,7 @@ func TestLogOnDiskAnswersAsItsModel(t *testing.T) {
 }
 
 func TestLogOnServerAnswersAsItsModel(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	url := startCluster(t)
 	var proxy *eventtest.Proxy

@@ -35,11 +35,11 @@ func skipUnlessLong(t *testing.T, reason string) {
 	}
 }
 
-// skipUnlessDurable skips a test that fills a log, unless ANSWERD_TEST_DURABLE is set, as make durable and make race do.
+// skipUnlessDurable skips a test that takes long, unless ANSWERD_TEST_DURABLE is set, as in make durable and make race.
 func skipUnlessDurable(t *testing.T) {
 	t.Helper()
 	if os.Getenv("ANSWERD_TEST_DURABLE") == "" {
-		t.Skip("fills a log; make durable runs it")
+		t.Skip("takes long; make durable runs it")
 	}
 }
 

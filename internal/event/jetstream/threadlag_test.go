@@ -11,6 +11,7 @@ import (
 
 // A log that was cut off from its server for some seconds reads all heads again. Until it has them, it lists what it knew.
 func TestThreadsStayListedWhileTheServerDoesNotAnswer(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	proxy := eventtest.StartProxy(t, startCluster(t))
 	log := openLog(t, jetstream.Options{URL: proxy.URL(), Lease: lease})

@@ -18,6 +18,7 @@ import (
 // An input is stored, but the queue is full when the run is to be woken, so the caller gets an error. The run must not
 // stay parked, whether the caller gives the input again or not.
 func TestInputWakesAParkedRunAfterTheQueueWasFull(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	for name, repeats := range map[string]bool{"the caller repeats it and the process has ended": true, "the caller does not repeat it": false} {
 		t.Run(name, func(t *testing.T) {
