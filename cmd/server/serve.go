@@ -291,8 +291,8 @@ func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
 	return v, nil
 }
 
-// newConsoleSignIn returns the function that tells the console where people sign in. The function reads the endpoints
-// from the metadata of AUTH_ISSUER. Without CONSOLE_OIDC_CLIENT_ID signIn is nil, and people paste a token instead. end
+// newConsoleSignIn returns signIn, which the console calls to learn at which endpoints people sign in. signIn reads them
+// from the metadata of AUTH_ISSUER. Without CONSOLE_OIDC_CLIENT_ID, signIn is nil, and people paste a token instead. end
 // cancels a pending request for the metadata and closes the connections.
 func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Context) (console.SignIn, error), end func()) {
 	if cfg.ConsoleOIDCClientID == "" {
@@ -302,7 +302,7 @@ func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Cont
 	discovery := signin.NewDiscovery(cfg.AuthIssuer, client, logger)
 	end = func() {
 		discovery.Close()
-		if cfg.certificates.client == nil { // else client shares its transport, and certificates.close closes that
+		if cfg.certificates.client == nil { // otherwise certificates.close closes the connections that client shares
 			client.CloseIdleConnections()
 		}
 	}

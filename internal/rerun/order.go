@@ -107,8 +107,7 @@ func childOf(b event.Body) string {
 }
 
 // claim returns the recorded event that the new event e repeats, or nil if there is none. It returns each recorded
-// event only once. If e asks a question, it also records in r.interrupts and r.recordedID which question of the
-// recording it is.
+// event only once. If both events ask a question, claim stores the pair of their ids in r.interrupts and r.recordedID.
 func (r *runState) claim(e event.Event) *event.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,16 +118,17 @@ func (r *runState) claim(e event.Event) *event.Event {
 		}
 		recorded = r.rec.calls[id].events
 	}
-	was := r.findUnclaimedLocked(e, recorded)
-	if was == nil {
+	match := r.findUnclaimedLocked(e, recorded)
+	if match == nil {
 		return nil
 	}
-	r.claimed[was.Seq] = true
-	if asked, _ := replay.InterruptOf(e); asked.ID != "" {
-		wasAsked, _ := replay.InterruptOf(*was)
-		r.recordedID[asked.ID], r.interrupts[wasAsked.ID] = wasAsked.ID, asked.ID
+	r.claimed[match.Seq] = true
+	if question, _ := replay.InterruptOf(e); question.ID != "" {
+		recordedQuestion, _ := replay.InterruptOf(*match)
+		r.recordedID[question.ID] = recordedQuestion.ID
+		r.interrupts[recordedQuestion.ID] = question.ID
 	}
-	return was
+	return match
 }
 
 // findUnclaimedLocked returns the first event in recorded that is not claimed and that e may repeat, or nil. A server

@@ -168,8 +168,9 @@ func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State
 			countFrom = 0
 		}
 		for ; len(notes) > 0 && notes[0].After <= e.Seq; notes = notes[1:] {
-			if n.applyNote(strings.Fields(string(notes[0].Data))) {
-				countFrom = 0 // no process executes the run until the next event
+			processChanged := n.applyNote(strings.Fields(string(notes[0].Data)))
+			if processChanged {
+				countFrom = 0 // no process executed the run until the next event
 			}
 		}
 	}

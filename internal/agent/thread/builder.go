@@ -98,10 +98,11 @@ func (b *Builder) callLocked(id string) *Call {
 }
 
 // Turn returns the run's turn, made from the events added so far and from end, the terminal event, which need not have
-// been added. A nil end means that the run has not ended. The turn has no calls without a result, because endpoints
-// refuse a conversation with one; only in a completed run does it keep calls of the API client's own tools, whose
-// results arrive with the next question. If the run has no answer, the last text is end's partial answer. Turn does not
-// change the Builder.
+// been added. A nil end means that the run has not ended. Turn does not change the Builder.
+//
+// The turn has no calls without a result, because model endpoints refuse a conversation with such a call. The exception
+// is a completed run: its turn keeps the calls of the API client's own tools, whose results arrive with the next
+// question. If the run failed or was cancelled, the last text is the partial answer in end.
 func (b *Builder) Turn(end event.Body) Turn {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -70,8 +70,9 @@ func New(profile llm.Profile) *Window {
 // not say.
 func defaultReserve(size int64) int64 { return min(size/8, maxAnswerReserve) }
 
-// LearnSize sets the window's size to the size that the endpoint stated, unless a size is known that is not a guess and
-// not larger. It also lowers a reserve of more than half the window. It ignores 0.
+// LearnSize sets the window's size to tokens, a size that the endpoint stated. It ignores 0. It also ignores a size that
+// is not smaller than the known one, unless that one is a guess. If there is no reserve for the answer, or the reserve
+// takes more than half of the window, LearnSize sets the default reserve.
 func (w *Window) LearnSize(tokens int64) {
 	isKnown := w.size > 0 && !w.guessed
 	if tokens <= 0 || isKnown && w.size <= tokens {

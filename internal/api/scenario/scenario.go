@@ -45,13 +45,13 @@ type Scenario struct {
 func All(t *testing.T) []Scenario {
 	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
-	dirs, err := filepath.Glob(filepath.Join(filepath.Dir(file), "testdata", "*", "events.jsonl"))
-	if err != nil || len(dirs) == 0 {
-		t.Fatalf("no scenarios %v, %d dirs, want dirs non-zero, no error", err, len(dirs))
+	paths, err := filepath.Glob(filepath.Join(filepath.Dir(file), "testdata", "*", "events.jsonl"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("Glob = %d files, %v, want one for each scenario, no error", len(paths), err)
 	}
-	out := make([]Scenario, len(dirs))
-	for i, d := range dirs {
-		out[i] = loadScenario(t, filepath.Dir(d))
+	out := make([]Scenario, len(paths))
+	for i, path := range paths {
+		out[i] = loadScenario(t, filepath.Dir(path))
 	}
 	return out
 }

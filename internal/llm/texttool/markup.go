@@ -234,3 +234,62 @@ func (tools toolSet) parseInvoke(body string, closed bool) []writtenCall {
 	}
 	return tools.parseParameters(head[1], body[len(head[0]):], invokeParameter, closed)
 }
+
+// callSegments returns one segment per call, without text between them.
+func callSegments(calls []writtenCall) []segment {
+	out := make([]segment, len(calls))
+	for i := range calls {
+		out[i].call = &calls[i]
+	}
+	return out
+}
+
+// splitBlocks splits text into blocks, each from the opening to the closing mark, and the text between them. parse
+// returns the calls in a block's body, which is the text between its marks. closed says that the block has its closing
+// mark, which some models omit.
+//
+// splitBlocks returns nil if parse returns nil for a block. truncated says that the model was stopped in the middle of
+// its answer. Then splitBlocks also returns nil if the last block is cut off: it has no closing mark, and its body is
+// not complete JSON.
+func splitBlocks(
+	text, opening, closing string, truncated bool, parse func(body string, closed bool) []writtenCall,
+) (out []segment) {
+	for {
+		before, rest, found := strings.Cut(text, opening)
+		if strings.TrimSpace(before) != "" {
+			out = append(out, segment{text: before})
+		}
+		if !found {
+			return out
+		}
+		body, remaining, closed := cutBlock(rest, opening, closing)
+		calls := parse(body, closed)
+		isCutOff := truncated && remaining == "" && !closed && !isCompleteJSON(body)
+		if calls == nil || isCutOff {
+			return nil
+		}
+		out = append(out, callSegments(calls)...)
+		text = remaining
+	}
+}
+
+// cutBlock cuts text, which begins after a block's opening mark, into the block's body and the text after its closing
+// mark. A block without a closing mark ends where the next block begins, or at the end of text. Marks within the JSON
+// at the beginning of text are part of the body.
+func cutBlock(text, opening, closing string) (body, remaining string, closed bool) {
+	jsonEnd := jsonLength(text)
+	end := len(text)
+	if next := strings.Index(text[jsonEnd:], opening); next >= 0 {
+		end = jsonEnd + next
+	}
+	if i := strings.Index(text[jsonEnd:end], closing); i >= 0 {
+		return text[:jsonEnd+i], text[jsonEnd+i+len(closing):], true
+	}
+	return text[:end], text[end:], false
+}
+
+// isCompleteJSON reports whether text is a complete JSON value, except for white space after it.
+func isCompleteJSON(text string) bool {
+	n := jsonLength(text)
+	return n > 0 && strings.TrimSpace(text[n:]) == ""
+}

@@ -105,30 +105,29 @@ func plainText(text string) string { return strings.ToLower(nameMarks.Replace(te
 // usePhrase returns the phrase that expresses the intention to use a tool.
 func usePhrase(tool string) string { return "use the " + strings.ToLower(tool) + " tool" }
 
-// isIntended reports whether text contains phrase in a sentence that is not a question and has no negation before the
-// phrase.
+// isIntended reports whether the model, in its text, states phrase as its intention: in a sentence that is not a
+// question and has no negation before the phrase.
 func isIntended(text, phrase string) bool {
-	for offset := 0; ; {
-		i := strings.Index(text[offset:], phrase)
+	for after := 0; ; {
+		i := strings.Index(text[after:], phrase)
 		if i < 0 {
 			return false
 		}
-		start := offset + i
-		offset = start + len(phrase)
-		sentence := strings.LastIndexAny(text[:start], ".!?\n") + 1
-		end := strings.IndexAny(text[offset:], ".!?\n")
-		question := end >= 0 && text[offset+end] == '?'
-		if !question && !isNegated(" "+text[sentence:start]) {
+		start := after + i
+		after = start + len(phrase)
+		sentenceStart := strings.LastIndexAny(text[:start], ".!?\n") + 1
+		sentenceEnd := strings.IndexAny(text[after:], ".!?\n")
+		isQuestion := sentenceEnd >= 0 && text[after+sentenceEnd] == '?'
+		if !isQuestion && !isNegated(text[sentenceStart:start]) {
 			return true
 		}
 	}
 }
 
-// isNegated reports whether the beginning of a sentence contains one of negations. beginning must start with a space,
-// because most negations do.
+// isNegated reports whether the beginning of a sentence contains one of negations.
 func isNegated(beginning string) bool {
 	for _, n := range negations {
-		if strings.Contains(beginning, n) {
+		if strings.Contains(" "+beginning, n) { // most negations start with a space
 			return true
 		}
 	}

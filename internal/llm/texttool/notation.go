@@ -272,48 +272,6 @@ func (tools toolSet) parseWholeAnswer(text string) []writtenCall {
 	return tools.parseBlock(trimFence(text))
 }
 
-// callSegments returns one segment per call, without text between them.
-func callSegments(calls []writtenCall) []segment {
-	out := make([]segment, len(calls))
-	for i := range calls {
-		out[i].call = &calls[i]
-	}
-	return out
-}
-
-// splitBlocks splits text into blocks, each from the opening to the closing mark, and the text between them. parse
-// returns the calls in a block. closed says that the block has its closing mark. The last block may lack it, because
-// some models stop before they write it. splitBlocks returns nil if parse returns nil for a block. If the text is
-// truncated, it also returns nil if the last block has no closing mark and is not complete JSON.
-func splitBlocks(
-	text, opening, closing string, truncated bool, parse func(body string, closed bool) []writtenCall,
-) (out []segment) {
-	for {
-		before, rest, found := strings.Cut(text, opening)
-		if strings.TrimSpace(before) != "" {
-			out = append(out, segment{text: before})
-		}
-		if !found {
-			return out
-		}
-		jsonEnd := jsonLength(rest) // marks before jsonEnd are inside a JSON string and do not count
-		end := len(rest)
-		if next := strings.Index(rest[jsonEnd:], opening); next >= 0 {
-			end = jsonEnd + next // a block that is not closed ends where the next one begins
-		}
-		afterJSON, _, closed := strings.Cut(rest[jsonEnd:end], closing)
-		body := rest[:jsonEnd+len(afterJSON)]
-		text = strings.TrimPrefix(rest[len(body):], closing)
-		calls := parse(body, closed)
-		isCompleteJSON := jsonEnd > 0 && strings.TrimSpace(afterJSON) == ""
-		isCutOff := truncated && text == "" && !closed && !isCompleteJSON
-		if calls == nil || isCutOff {
-			return nil
-		}
-		out = append(out, callSegments(calls)...)
-	}
-}
-
 // parseBlock reads the calls in a block, which may be in a code fence: JSON, <function=…>, GLM's form, or Python's
 // notation. It returns nil if the text is none of these.
 func (tools toolSet) parseBlock(text string) []writtenCall {

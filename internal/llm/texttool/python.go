@@ -251,7 +251,7 @@ func appendEscape(s *strings.Builder, text string) int {
 	r, _, rest, err := strconv.UnquoteChar(text, 0)
 	if err != nil {
 		s.WriteByte('\\')
-		return 1
+		return 1 // only the backslash: the caller appends the byte after it like any other
 	}
 	s.WriteRune(r)
 	return len(text) - len(rest)

@@ -32,8 +32,8 @@ func Parse(data []byte, getenv func(string) string) (servers []Server, warnings 
 	return servers, reader.warnings, nil
 }
 
-// parseFile reads the servers of a file in any of the three forms. It first finds the list of servers, whose name and
-// type decide the form. It reads the inputs before the servers, because the servers use the inputs' values.
+// parseFile reads the servers of a file in any of the three forms: an object "mcpServers", an object "servers" as VS
+// Code has it, or a list "servers". It reads the inputs before the servers, because the servers use the inputs' values.
 func parseFile(top jsonValue) ([]Server, error) {
 	fields, err := top.readObject()
 	if err != nil {

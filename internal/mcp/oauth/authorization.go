@@ -99,9 +99,9 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 	return authorization, nil
 }
 
-// SignInHost returns the host of the page where the user id would sign in now. It requests the metadata again each
-// time, from where the configuration or the latest refusal of the user's requests says. It starts and stores nothing.
-// Errors are *Error.
+// SignInHost returns the host of the page where the user id would sign in now. It does not begin a sign-in. It requests
+// the authorization server's metadata each time. The configuration, or else the MCP server's latest refusal of one of
+// the user's requests, says where the metadata is. Errors are *Error.
 func (c *Client) SignInHost(ctx context.Context, id auth.Identity) (string, error) {
 	tokens, err := c.acquireUser(c.principalOf(id))
 	if err != nil {
@@ -109,9 +109,9 @@ func (c *Client) SignInHost(ctx context.Context, id auth.Identity) (string, erro
 	}
 	defer c.releaseUser(tokens)
 	tokens.mu.Lock()
-	ch := tokens.challenge
+	latestRefusal := tokens.challenge
 	tokens.mu.Unlock()
-	server, err := c.discovery.lookUp(ctx, ch)
+	server, err := c.discovery.lookUp(ctx, latestRefusal)
 	if err != nil {
 		return "", asError(err)
 	}

@@ -77,7 +77,8 @@ func repeatAnswer(ctx, life context.Context, post func(context.Context) *Failure
 	return last
 }
 
-// sendRequest sends the request msg and processes the reply. It delivers the answer to the SDK, or fails trip.
+// sendRequest sends the request msg and processes the reply. It delivers the server's answer to the SDK. If it gets no
+// valid answer, it ends trip with the failure instead (RoundTrip.fail).
 func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
 	trip.prepareMessage()
 	if c.sessionLost() {
@@ -85,7 +86,7 @@ func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrp
 		return
 	}
 	if serverMayAsk(msg.Method) && c.session.standalone.Load() {
-		c.session.inflight.add(trip)
+		c.session.inflight.add(trip) // the server may send its requests on the standalone stream
 	}
 	r, err := c.newRequest(trip.traceConn(ctx), http.MethodPost, msg)
 	if err != nil {
