@@ -62,8 +62,8 @@ func TestReaderThatChangesReplicasMissesNothing(t *testing.T) {
 func TestReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
 	skipUnlessDurable(t)
 	t.Parallel()
-	f, ctx := startReplicas(t, 2, "", "DISCONNECT_GRACE=500ms", "MAX_TURNS=30"), longContext(t)
-	j := f.newRunReader("far", strings.Repeat("work ", 20), 0)
+	f, ctx := startReplicas(t, 2, "", "DISCONNECT_GRACE=1s", "MAX_TURNS=50"), longContext(t)
+	j := f.newRunReader("far", strings.Repeat("work ", 40), 0)
 	if err := j.readUntil(ctx, 0, "step_start"); err != nil {
 		t.Fatal(err)
 	}
