@@ -398,8 +398,8 @@ func serverNextStep(reason string) string {
 }
 
 // askOnce asks the default model one question, and prints the tool calls and the answer. The model gets one read-only
-// tool that needs no approval, if such a tool exists. An agent runs the question as in serve, but it logs the run in
-// memory and exports no traces. The error is nil only if the run ends with an answer.
+// tool that needs no approval, if such a tool exists. The question is executed by an agent, like those of the command
+// serve, but its events are kept in memory and it exports no traces. The error is nil only if the run ends with an answer.
 func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, logger *slog.Logger) error {
 	cfg.EnableTracing = false
 	tel, err := newTelemetry(ctx, cfg, logger)

@@ -179,17 +179,17 @@ const (
 )
 
 // observeCertificates creates the metric of the time until certificates expire. In the background it logs certificates
-// that expire soon, until ctx ends or end is called; end waits for the goroutine. used returns the certificates in use,
+// that expire soon, until ctx ends or end is called; end waits for the goroutine. inUse returns the certificates in use,
 // and must be safe for concurrent calls.
-func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *slog.Logger, used func() []usedCertificate) (end func(), err error) {
-	if err := measureExpiry(tel.Meter("answerd/tls"), used); err != nil {
+func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *slog.Logger, inUse func() []usedCertificate) (end func(), err error) {
+	if err := measureExpiry(tel.Meter("answerd/tls"), inUse); err != nil {
 		return nil, fmt.Errorf("create the metric of certificates: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		warnOfExpiry(ctx, logger, used)
+		warnOfExpiry(ctx, logger, inUse)
 	}()
 	return func() {
 		cancel()

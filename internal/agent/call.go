@@ -150,8 +150,8 @@ func (s *notificationSink) appendLog(ctx context.Context, message mcp.LogMessage
 }
 
 // appendEvent appends an event of the call, and blocks while the run is suspended. It stores the first error in s.err
-// instead of returning it, because package mcp could not handle it. execute and relayEvent check s.err, so that the run
-// ends if the log fails.
+// instead of returning it, because package mcp, which calls it, cannot end the run. execute and relayEvent check s.err,
+// so that the run ends if the log fails.
 func (s *notificationSink) appendEvent(ctx context.Context, body event.Body) {
 	err := catchPanic(func() error { // this goroutine belongs to package mcp, which a panic must not reach
 		if err := s.run.awaitOrder(ctx, body); err != nil {
@@ -160,7 +160,7 @@ func (s *notificationSink) appendEvent(ctx context.Context, body event.Body) {
 		if err := s.run.appendWhenResumed(ctx, body); err != nil {
 			return err
 		}
-		return s.run.suspension.recheck()
+		return s.run.suspension.recheck() // in a rerun, the recorded run may have been suspended after this event
 	})
 	if s.err == nil {
 		s.err = err

@@ -119,11 +119,11 @@ func (h *Handler) threadOfChat(r *http.Request, chatID string) (string, error) {
 // the run is in progress or the page may have missed its end (missedEnd). If not, it answers 204, which tells the SDK
 // that it has nothing to stream.
 func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
-	thread, err := chatIDOf(r)
+	chatID, err := chatIDOf(r)
 	if err != nil {
 		return err
 	}
-	run, found, err := h.runOfChat(r, thread)
+	run, found, err := h.runOfChat(r, chatID)
 	if err != nil {
 		return err
 	}
@@ -132,12 +132,12 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		// Do not track the delivery (streamUIChat): another page may show the chat of this run.
+		// Unlike streamUIChat, do not record how far this page has read the run: the chat may be open in another page.
 		h.streamRun(w, r, run.ID, 0, h.uiChatFormat(r, head))
 		return nil
 	}
 
-	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: thread, Limit: 1})
+	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: chatID, Limit: 1})
 	if err != nil {
 		return err
 	}

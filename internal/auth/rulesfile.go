@@ -79,30 +79,30 @@ const (
 
 // rulesError converts an error of json/v2 to one that an operator understands. The result does not quote the file.
 func rulesError(data []byte, err error) *RulesError {
-	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
-		if errors.Is(bad, jsontext.ErrDuplicateName) {
-			return &RulesError{Pointer: string(bad.JSONPointer.Parent()), Detail: mustBeObject}
+	if syntactic, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		if errors.Is(syntactic, jsontext.ErrDuplicateName) { // the text for an object says that each field may occur once
+			return &RulesError{Pointer: string(syntactic.JSONPointer.Parent()), Detail: mustBeObject}
 		}
-		return &RulesError{Line: 1 + bytes.Count(data[:bad.ByteOffset], []byte("\n")), Detail: "is not JSON"}
+		return &RulesError{Line: 1 + bytes.Count(data[:syntactic.ByteOffset], []byte("\n")), Detail: "is not JSON"}
 	}
-	bad, ok := errors.AsType[*json.SemanticError](err)
-	if !ok || bad.GoType == nil {
+	semantic, ok := errors.AsType[*json.SemanticError](err)
+	if !ok || semantic.GoType == nil {
 		return &RulesError{Detail: "is not JSON"}
 	}
-	at := bad.JSONPointer
+	pointer, wanted := semantic.JSONPointer, semantic.GoType
 	switch {
-	case errors.Is(bad, json.ErrUnknownName):
-		return &RulesError{Pointer: string(at), Detail: "unknown field"}
-	case bad.GoType == reflect.TypeFor[[]Rule]():
-		return &RulesError{Pointer: string(at), Detail: mustBeRules}
-	case bad.GoType == reflect.TypeFor[[]string]():
-		return &RulesError{Pointer: string(at), Detail: mustBeTexts}
-	case bad.GoType.Kind() != reflect.String:
-		return &RulesError{Pointer: string(at), Detail: mustBeObject}
-	case at.LastToken() == "name": // every other string in the file is an item of a list
-		return &RulesError{Pointer: string(at), Detail: mustBeName}
+	case errors.Is(semantic, json.ErrUnknownName):
+		return &RulesError{Pointer: string(pointer), Detail: "unknown field"}
+	case wanted == reflect.TypeFor[[]Rule]():
+		return &RulesError{Pointer: string(pointer), Detail: mustBeRules}
+	case wanted == reflect.TypeFor[[]string]():
+		return &RulesError{Pointer: string(pointer), Detail: mustBeTexts}
+	case wanted.Kind() != reflect.String: // the file itself, or a rule
+		return &RulesError{Pointer: string(pointer), Detail: mustBeObject}
+	case pointer.LastToken() == "name": // every other string in the file is an item of a list
+		return &RulesError{Pointer: string(pointer), Detail: mustBeName}
 	}
-	return &RulesError{Pointer: string(at.Parent()), Detail: mustBeTexts}
+	return &RulesError{Pointer: string(pointer.Parent()), Detail: mustBeTexts}
 }
 
 // validate returns an error if a name is too long, a list or a text is empty, or a pattern is invalid. The error's

@@ -119,8 +119,8 @@ func newSession(ctx context.Context, rec *recording, opts Options) *session {
 	return s
 }
 
-// newAgent returns an agent that executes the session's runs with the recording's settings. It sets practically no
-// limits for history, turns and the time for input, because the recording has the effects of the limits that applied.
+// newAgent returns an agent that executes the session's runs with the recording's settings. The limits for history,
+// turns and the time for input are too high to be reached: what the limits of the recorded run did is in the recording.
 func newAgent(s *session, options Options) (*agent.Agent, error) {
 	doc := s.root.doc
 	opts := agent.Options{
@@ -137,7 +137,7 @@ func newAgent(s *session, options Options) (*agent.Agent, error) {
 
 	zone, err := time.LoadLocation(doc.Settings.Prompt.Timezone)
 	if err != nil {
-		return nil, fmt.Errorf("its time zone: %w", err)
+		return nil, fmt.Errorf("the time zone of the recording: %w", err)
 	}
 	promptOptions := prompt.Options{Username: doc.Settings.Prompt.Username, Location: zone}
 	if doc.Run.Agent == "" { // otherwise the named agents have their own prompts and budgets

@@ -63,9 +63,9 @@ func transportError(subject string, err error) *Error {
 // errNotHTTP is what Cause returns instead of an error whose text may quote the reply.
 var errNotHTTP = errors.New("the reply is not HTTP, the connection was closed early, or a proxy refused it")
 
-// Cause returns err, which comes from an http.RoundTripper, if errors of its kind never quote the reply. Otherwise it
-// returns a fixed error, which is safe to log: net/http quotes a reply that is not HTTP, and such a reply may repeat
-// the request with its keys. It returns nil if err is nil.
+// Cause returns an error that is safe to log in place of err, an error of an http.RoundTripper. net/http quotes a reply
+// that is not HTTP, and such a reply may repeat the request with its keys. So Cause returns err itself only if it is of
+// a type or value that never contains a part of the reply, and a fixed error otherwise. It returns nil if err is nil.
 func Cause(err error) error {
 	if err == nil {
 		return nil

@@ -265,7 +265,7 @@ func (c *client) readBatch(ctx context.Context, stream string, get directGet) (f
 	}
 
 	// Use ChanSubscribe with a small channel, because SubscribeSync allocates one for 65,536 messages each time.
-	answers := make(chan *nats.Msg, get.Batch+2)
+	answers := make(chan *nats.Msg, get.Batch+2) // the messages, the end of the batch, and one to spare
 	sub, err := c.read.ChanSubscribe(c.read.NewInbox(), answers)
 	if err != nil {
 		return nil, false, unavailableError("read the log", err)
@@ -293,7 +293,7 @@ func (c *client) readBatch(ctx context.Context, stream string, get directGet) (f
 			found = append(found, newMessage(msg))
 		case "204": // the end of the batch
 			pending, err := strconv.ParseUint(msg.Header.Get("Nats-Num-Pending"), 10, 64)
-			return found, err == nil && pending > 0, nil
+			return found, err == nil && pending > 0, nil // without the header, the answer is complete
 		case "404": // no message matches get
 			return found, false, nil
 		default:

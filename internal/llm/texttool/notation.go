@@ -225,8 +225,9 @@ func parseBuffered(text string, tools toolSet, truncated bool) (segments []segme
 	return segments, hasCall
 }
 
-// splitCalls splits a text into calls and the text between them. The mark at the beginning of the text determines its
-// notation (see the list at the top of this file). splitCalls returns nil if the text is not a call in this notation.
+// splitCalls splits a text into calls and the text between them. The mark at the beginning of the text, such as
+// <tool_call>, determines the notation. truncated is as in splitBlocks. splitCalls returns nil if the text is not a call
+// in this notation.
 func (tools toolSet) splitCalls(text string, truncated bool) []segment {
 	switch {
 	case strings.HasPrefix(text, hermesMark):

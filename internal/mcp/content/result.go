@@ -97,11 +97,11 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	return result, result.checkDepth()
 }
 
-// readBlocks reads a list of content blocks from dec into r.Content and r.blocks. If the result has two members
-// "content", the later one counts. null is an empty list. dec must be a decoder of raw.
+// readBlocks reads a list of content blocks from dec into r.Content and r.blocks. It replaces the blocks of an earlier
+// list, so that of two members "content" the later one counts. null is an empty list. dec must be a decoder of raw.
 func (r *Result) readBlocks(dec *jsontext.Decoder, raw []byte) error {
 	r.Content, r.blocks = nil, nil
-	if dec.PeekKind() == 'n' {
+	if dec.PeekKind() == 'n' { // null
 		return dec.SkipValue()
 	}
 	return wire.Array(dec, func() error {

@@ -57,7 +57,7 @@ func parseText(v *value) *value {
 // repairWithin returns v with its items or members repaired according to each schema that n applies to them. It
 // replaces v itself only if that makes v valid for an alternative of anyOf or oneOf.
 func (w *validator) repairWithin(n *node, v *value) *value {
-	if !w.countSteps(1) {
+	if !w.countSteps(1) { // too much work: the whole check fails
 		return v
 	}
 	if n.ref != nil {
@@ -69,8 +69,8 @@ func (w *validator) repairWithin(n *node, v *value) *value {
 	for _, s := range n.allOf {
 		v = w.repairWithin(s, v)
 	}
-	v = w.repairAlternative(n.anyOf, v, len(n.anyOf))
-	v = w.repairAlternative(n.oneOf, v, 1)
+	v = w.repairAlternative(n.anyOf, v, len(n.anyOf)) // all alternatives may match
+	v = w.repairAlternative(n.oneOf, v, 1)            // exactly one must match
 	switch v.kind {
 	case array:
 		return w.repairItems(n, v)

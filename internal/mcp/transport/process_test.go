@@ -78,7 +78,7 @@ func TestStartLimitAllowsFiveStartsAMinute(t *testing.T) {
 	var s startLimit
 	now := time.Unix(0, 0)
 	for i := range 200 { // one attempt a second
-		allowed := !s.isReached(now)
+		allowed := !s.forbidsStart(now)
 		if want := i%60 < maxStarts; allowed != want {
 			t.Fatalf("second %d: got %t, want %t", i, allowed, want)
 		}

@@ -63,7 +63,7 @@ func (s *stdioServer) startProcess(ctx context.Context) (MessageConn, error) {
 			return nil, &Failure{Kind: Unavailable, Public: "its last process has not ended yet", NotRun: true, Err: context.Cause(ctx)}
 		}
 	}
-	if s.starts.isReached(time.Now()) {
+	if s.starts.forbidsStart(time.Now()) {
 		return nil, &Failure{Kind: Unavailable, Public: "its process ended too often, and is started again later", NotRun: true}
 	}
 	started, err := startProcess(&s.cfg)
@@ -115,8 +115,8 @@ type startLimit struct {
 	starts []time.Time // within the last startSpan
 }
 
-// isReached reports whether the process must not be started at the time now.
-func (l *startLimit) isReached(now time.Time) bool {
+// forbidsStart reports whether the process must not be started at the time now.
+func (l *startLimit) forbidsStart(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.starts = slices.DeleteFunc(l.starts, func(t time.Time) bool { return now.Sub(t) >= startSpan })

@@ -59,7 +59,7 @@ func (s *Store) applyMessage(message Message) (head, error) {
 		return h, fmt.Errorf("decode a thread: %w", err)
 	}
 	h.pos = message.Pos
-	if h.Order == 0 { // this head is itself the last update
+	if h.Order == 0 { // the write of this head is itself the last update
 		h.Order = h.pos
 	}
 	key := strings.TrimPrefix(message.Subject, headPrefix)
@@ -109,7 +109,7 @@ func (s *Store) addToIndex(h head) {
 	if s.heads[key].pos >= h.pos {
 		return
 	}
-	if h.Order == 0 { // this head is itself the last update
+	if h.Order == 0 { // the write of this head is itself the last update
 		h.Order = h.pos
 	}
 	s.heads[key] = h
