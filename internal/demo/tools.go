@@ -48,7 +48,7 @@ func addTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, call func
 	})
 }
 
-// addTools adds all tools except the calendar.
+// addTools adds all tools except connect_calendar, which also needs a page (addCalendar).
 func addTools(server *sdk.Server) {
 	addTool(server, newTool("current_time", "Current time",
 		"Tells the current date and time in a time zone. Use it for questions about what time, hour, day or date it is now or today, anywhere in the world.",

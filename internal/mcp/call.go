@@ -351,10 +351,10 @@ func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved,
 	return result, true, nil
 }
 
-// sessionFailure returns the failure of a call for which GetSession failed with failure. If GetSession failed because
-// the request's context ended, sessionFailure returns the reason for that end; failure is its Err only if failure is
-// about the user's credentials. Otherwise it returns failure itself, marks the server as failed (unless the server has
-// per-user sessions), and wakes the supervisor, which connects again.
+// sessionFailure returns the failure of a call that got no session, because GetSession returned failure. If the
+// request's context has ended, the result says why it ended. The log then gets failure as well, as Err of the result, if
+// failure is about the user's credentials. Otherwise the result is failure itself, and sessionFailure marks the server
+// as failed (unless it has per-user sessions) and wakes the supervisor, which connects again.
 func (s *server) sessionFailure(request *session.Request, failure *transport.Failure) *transport.Failure {
 	if request.Context().Err() != nil {
 		ended := request.Ended()

@@ -173,9 +173,10 @@ func (r *runState) mayRepeatLocked(e, was event.Event) bool {
 	return child != nil && child.recordedID[asked.ID] == wasAsked.ID
 }
 
-// awaitParentQuestion waits until the run's parent has passed the question recordedID on to its own readers, if the
-// recorded parent did so. It is called before the question is resolved, because a parent does not pass on a question
-// that is already resolved.
+// awaitParentQuestion waits until the run's parent has asked its own readers the question with this id, if the recorded
+// parent did so. recordedID is the question's id in the recording. The wait also ends with untilTakeover.
+// awaitParentQuestion must be called before the question is resolved, because a parent does not pass on a question that
+// is already resolved.
 func (r *runState) awaitParentQuestion(untilTakeover context.Context, recordedID string) {
 	if r.parent == nil {
 		return

@@ -33,13 +33,17 @@ func (l *Log) recoverDiskLoop() {
 	}
 }
 
-// recoverDisk makes one attempt to recover from a full disk, and clears diskFull on success. If the attempt fails, the
-// next call continues from there. Opening the store again loses nothing: acknowledged events are on the disk, and jobs
-// are delivered again when their leases end.
+// recoverDisk makes one attempt to recover from a full disk, and clears diskFull on success:
+//
+//  1. It removes the reserve, and opens the store again so that the server accepts writes. That loses nothing, because
+//     acknowledged events are on the disk, and jobs are delivered again when their leases end. A later attempt repeats
+//     this only after another failed write.
+//  2. It deletes what has expired and writes the reserve again. If the disk lacks the space, it deletes threads, and
+//     the next attempt continues here.
+//  3. It opens the store without the frequent compaction, and repairs the runs if that is still to be done.
 func (l *Log) recoverDisk(full *shortage) {
 	defer l.recoverPanic("recover from a full disk")
 	e := l.embedded
-	// Open the store again in the first attempt, which removes the reserve, and after every failed write.
 	if released := e.ReleaseReserve(); released || e.Health() != nil {
 		if !e.CanOpen() {
 			return

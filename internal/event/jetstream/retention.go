@@ -414,9 +414,9 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort b
 	return spaceShort, nil
 }
 
-// isExpired reports whether the run of an index entry must be deleted. last is the run's last message. If last is nil,
-// the run was never started or the stream has dropped its events, so its age is taken from entry. If spaceShort is
-// true, every run that has ended must be deleted.
+// isExpired reports whether the run of entry, a message of the index, must be deleted. last is the run's last message.
+// If last is nil, the run was never started or the stream has dropped its events, so its age is taken from entry. If
+// spaceShort is true, every run that has ended must be deleted.
 func (l *Log) isExpired(ctx context.Context, entry message, last *message, spaceShort bool) (bool, error) {
 	if last == nil {
 		age := l.Now().Sub(entry.time)

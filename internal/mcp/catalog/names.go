@@ -119,12 +119,14 @@ func (n *toolNamer) isChanged(original string) bool {
 // nameTool returns a name for the tool. reason says why it is not the tool's preferred name, and is "" if it is. The
 // name is the first of these that applies:
 //
-//   - the preferred name with a digest, if several of the server's tools prefer that name and this tool's name had to be changed to be safe;
+//   - the preferred name with a digest, if other tools of the server prefer the same name and this tool's name had to
+//     be changed to be safe;
 //   - the preferred name, if it is free;
 //   - <server>_<tool>, if it is free;
 //   - the preferred name with a digest.
 //
-// A name is free if no other tool has it or has it reserved, and it is not pending.
+// A name is free if no other tool has it or has reserved it, and it is not kept for a tool of an
+// earlier server that was not listed yet (n.pending).
 func (n *toolNamer) nameTool(original string) (name, reason string) {
 	tool := toolID{n.cfg.Name, original}
 	preferred := prefixedName(n.cfg, original)

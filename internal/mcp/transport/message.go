@@ -69,10 +69,13 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	return &jsonrpc.Request{ID: id, Method: method, Params: parts.params}, nil
 }
 
-// decodeResponse decodes a message without a method, which should be a response. headErr is not nil if its id or its
-// version is wrong. If the response has an id and a version, decodeResponse returns it even together with headErr or
-// the error of an error object that does not decode. With any other error the message is nil. An error response may
-// lack an id, because the server could not read the request's id (JSON-RPC section 5).
+// decodeResponse decodes a message without a method, which should be a response. headErr is the error of its id or its
+// version, or nil. An error response may lack an id, because the server could not read the request's id (JSON-RPC
+// section 5).
+//
+// If the response has an id and a version, decodeResponse returns the response even together with an error, which is
+// headErr or that of the response's error object, so that the request with this id can fail. With any other error, the
+// message is nil.
 func decodeResponse(parts messageParts, id jsonrpc.ID, headErr error) (jsonrpc.Message, error) {
 	id = ownID(id)
 	isErrorWithoutID := headErr == nil && bytes.HasPrefix(parts.rpcError, []byte("{")) && parts.result == nil

@@ -118,17 +118,19 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 		if !errors.Is(err, event.ErrFenced) {
 			return "", 0, err
 		}
-		found, err := s.server.ReadLast(ctx, TurnsStream, msg.Subject)
-		if err != nil {
-			return "", 0, err
+		// The stream has a turn with that number, unless it was removed since then. If it was, try again.
+		existing, readErr := s.server.ReadLast(ctx, TurnsStream, msg.Subject)
+		if readErr != nil {
+			return "", 0, readErr
 		}
-		if found != nil { // otherwise it was removed since then, so try again
-			stored, err := s.readData(ctx, &h, *found)
-			if errors.Is(err, event.ErrUnavailable) {
-				return "", 0, err
-			}
-			return found.Header.Get(runHeader), len(stored), nil // parts that cannot be read use no space
+		if existing == nil {
+			continue
 		}
+		stored, readErr := s.readData(ctx, &h, *existing)
+		if errors.Is(readErr, event.ErrUnavailable) {
+			return "", 0, readErr
+		}
+		return existing.Header.Get(runHeader), len(stored), nil // the size is 0 if the turn's parts are missing
 	}
 }
 
