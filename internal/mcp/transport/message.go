@@ -143,8 +143,8 @@ func streamedMethod(data []byte) string {
 	}
 }
 
-// largeID begins the id, a string, that stands for an integer which float64 does not hold exactly. encodeMessage removes
-// it. The SDK makes no other ids from integers than those of float64 values.
+// largeID is the prefix of the string ids that decodeID gives the SDK in place of integers that float64 cannot represent
+// exactly. encodeMessage converts them back. The SDK itself makes integer ids from float64 values only.
 const largeID = "answerd/integer:"
 
 // encodeMessage encodes one of our messages. An answer gets the id that the server's request had.
@@ -166,6 +166,9 @@ func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
 	if text, ok := wire.Text(value); ok {
 		if value == nil || value[0] == 'n' {
 			return jsonrpc.ID{}, nil
+		}
+		if strings.HasPrefix(text, largeID) { // encodeMessage would take it for an integer
+			return jsonrpc.ID{}, fmt.Errorf("its id begins with %s", largeID)
 		}
 		return jsonrpc.MakeID(text)
 	}

@@ -52,6 +52,15 @@ func TestAnswerHasTheIDOfItsRequest(t *testing.T) {
 	}
 }
 
+// A server cannot have answerd write the rest of such an id into an answer as JSON.
+func TestIDThatLooksLikeALargeIntegerIsRefused(t *testing.T) {
+	for _, id := range []string{`"answerd/integer:1"`, `"answerd/integer:{}"`, `"answerd/integer:"`} {
+		if msg, err := decodeMessage([]byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}`)); err == nil {
+			t.Errorf("decodeMessage with the id %s = %v, no error, want an error", id, msg)
+		}
+	}
+}
+
 func TestDecodeMessageNamesTheRequestOfABadAnswer(t *testing.T) {
 	for in, want := range map[string]any{
 		`{"jsonrpc":"2.0","id":7,"error":[]}`:                 int64(7),
