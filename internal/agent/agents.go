@@ -307,8 +307,8 @@ func (r Request) hasAvailableTool(tools []catalog.Tool, down []string, asks []as
 }
 
 // askTools returns the tools with which a run of request asks other agents. The request's agent lists the agents that
-// it may ask. An agent is left out if it no longer exists, if caller may not use it, or if the request does not allow its
-// tool. At definition.MaxLevels a run cannot ask other agents.
+// it may ask. An agent is left out if it no longer exists, if caller may not use it, or if the request does not allow
+// its tool. At definition.MaxLevels a run cannot ask other agents.
 func (a *Agent) askTools(caller auth.Identity, request Request) (tools []askTool) {
 	if len(request.namedAgent.Agents) == 0 || request.ToolChoice == ToolNone || request.parent.Level >= definition.MaxLevels {
 		return nil
@@ -444,7 +444,7 @@ func (l *loop) offeredTools(final bool) []llm.Tool {
 }
 
 // answerTokens returns how many tokens the next answer may have; 0 means no limit. It is the lowest of the request's
-// limit, the operator's, the model's, and what is left of the run's budget. If any of these is set, or the endpoint has
+// limit, the operator's, the model's, and the rest of the run's budget. If any of these is set, or the endpoint has
 // refused prompt and answer together (answerRefused), the answer must also fit into the window behind the prompt. final
 // says that this is the last turn, for which the budget keeps a reserve.
 func (l *loop) answerTokens(final bool) int64 {

@@ -149,7 +149,7 @@ func (c *childRun) awaitStart(ctx context.Context, childID string) (hasBegun boo
 	}
 }
 
-// newRequest returns the child's request. The child is restricted like its parent. Its budget is what is left of the
+// newRequest returns the child's request. The child is restricted like its parent. Its budget is the rest of the
 // parent's, divided equally among the children of this turn. In a rerun, the child gets the recorded budget.
 func (c *childRun) newRequest(question string) Request {
 	l, parent := c.loop, &c.loop.run.req

@@ -69,7 +69,7 @@ type preHookReply struct {
 }
 
 // askPreHook waits until the log has stored the run's events so far, asks the pre_tool_call hook, and checks its reply.
-// The error says why there is no usable reply.
+// The error says why the reply cannot be used.
 func (a *Agent) askPreHook(ctx context.Context, exec *toolExecution) (reply preHookReply, err error) {
 	if err := a.flush(ctx, exec.runID); err != nil {
 		return reply, err
@@ -248,10 +248,10 @@ func (a *Agent) flush(ctx context.Context, run string) error {
 	return nil
 }
 
-// askAboutRun completes request with the run's ids, asks the hook that request names, and returns the reply. If there
-// is no usable reply, it logs that and returns the zero Reply (docs/hooks.md). The error is an *abortError if the hook
-// ends the run, which askAboutRun also stores in notes; the cause of ctx if ctx has ended; or the log's error if the
-// earlier events cannot be stored.
+// askAboutRun completes request with the run's ids, asks the hook that request names, and returns the reply. If the
+// hook service does not give a usable reply, it logs that and returns the zero Reply (docs/hooks.md). The error is an
+// *abortError if the hook ends the run, which askAboutRun also stores in notes; the cause of ctx if ctx has ended; or
+// the log's error if the earlier events cannot be stored.
 func (l *loop) askAboutRun(ctx context.Context, request webhook.Call) (webhook.Reply, error) {
 	request.RunID = l.run.ID
 	request.ThreadID = l.run.ThreadID

@@ -247,8 +247,8 @@ func (b *inbox) startListeningLocked() {
 	if b.cancel != nil {
 		return
 	}
-	// Receive inputs even after the run's context has ended: whoever withdraws a question must know whether an answer
-	// arrived first.
+	// Receive inputs even after the run's context has ended: the code that then withdraws a question must know whether
+	// an answer arrived first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.run.ctx))
 	b.cancel = cancel
 	go func() {

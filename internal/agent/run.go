@@ -450,7 +450,7 @@ func (r *run) stopGraceLocked() {
 }
 
 // awaitReader starts a grace period of at least firstReaderGrace. It is called when a run has begun, was taken over, or
-// waits for no person any more. It does nothing if the run is no longer executed here.
+// stops waiting for a person. It does nothing if the run is no longer executed here.
 func (a *Agent) awaitReader(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

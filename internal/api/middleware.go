@@ -34,7 +34,8 @@ func (h *Handler) prepareResponse(next http.Handler) http.Handler {
 		dw := newDeadlineWriter(w, h.WriteTimeout)
 		dw.Header().Set("X-Content-Type-Options", "nosniff")
 		if id := h.TraceID(r.Context()); id != "" && strings.HasPrefix(r.URL.Path, "/v1/") {
-			// OpenAI's formats have no member for the trace id. Their clients show this header with a response or an error.
+			// OpenAI's formats have no member for the trace id. Their clients show this header with a response or an
+			// error.
 			dw.Header().Set("X-Request-Id", id)
 		}
 		if h.unready.Load() || isOverLimit(r) {
@@ -135,8 +136,8 @@ func (h *Handler) handleCORS(next http.Handler) http.Handler {
 }
 
 // allowedHeaders returns the headers that pages of other origins may send, as the Access-Control-Allow-Headers of the
-// preflight r: the API's headers, and the headers in r with which OpenAI's client describes itself. The latter are
-// matched by prefix, because new versions of the client add some. The clients of OpenAI and of the AI SDK also set
+// preflight r: the API's headers, and the headers in r with which OpenAI's client describes itself. Those of the client
+// are matched by prefix, because new versions of the client add some. The clients of OpenAI and of the AI SDK also set
 // User-Agent, which Firefox sends and Chrome drops (https://github.com/CopilotKit/aimock/issues/158).
 func allowedHeaders(r *http.Request) string {
 	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, User-Agent, " +

@@ -122,7 +122,7 @@ type Slot struct {
 // free in time, or if ctx ends during the wait. After Close it is ErrClosed.
 func (g *Gate) Acquire(ctx context.Context, name string, requestBytes int64) (*Slot, error) {
 	processIsShort := g.MemoryShort != nil && g.MemoryShort()
-	memoryIsShort := processIsShort || !g.Memory.hasRoom(requestBytes)
+	memoryIsShort := processIsShort || !g.Memory.fits(requestBytes)
 	g.mu.Lock()
 	w, err := g.admitOrQueueLocked(name, memoryIsShort, time.Now())
 	if c := g.callers[name]; err != nil && c != nil {
@@ -250,7 +250,7 @@ func (g *Gate) HasFreeSlot() bool {
 	if g.queue.count > 0 {
 		limit++
 	}
-	return g.active < limit && g.Memory.hasRoom(0)
+	return g.active < limit && g.Memory.fits(0)
 }
 
 // Freed returns a channel that gets an element when a slot is released, because HasFreeSlot may then return true. If

@@ -3,7 +3,7 @@ package admission
 import "sync"
 
 const (
-	// baseMemory is what a run holds besides texts, in bytes: its goroutines, buffers and connections.
+	// baseMemory estimates a run's memory besides its texts, in bytes: goroutines, buffers and connections.
 	baseMemory = 128 << 10
 	// firstAverage is the initial average, before runs have ended. It is what a run with four results of 200 kB holds.
 	firstAverage = 2560 << 10
@@ -64,20 +64,20 @@ func (m *Memory) newReservationLocked(requestBytes int64) *Reservation {
 	return &Reservation{memory: m, ofRun: true, reserved: min(m.average, m.capacity/2), held: baseMemory + requestBytes}
 }
 
-// hasRoomLocked reports whether r fits into the memory that is left. If nothing is taken, every reservation fits, so
+// fitsLocked reports whether r fits into the memory that is left. If nothing is taken, every reservation fits, so
 // that a large run can be executed alone. m.mu must be held.
-func (m *Memory) hasRoomLocked(r *Reservation) bool {
+func (m *Memory) fitsLocked(r *Reservation) bool {
 	return m.taken == 0 || m.taken+r.countedBytes() <= m.capacity
 }
 
-// hasRoom reports whether a run whose request holds requestBytes would be admitted now.
-func (m *Memory) hasRoom(requestBytes int64) bool {
+// fits reports whether a run whose request holds requestBytes would be admitted now.
+func (m *Memory) fits(requestBytes int64) bool {
 	if m == nil {
 		return true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.hasRoomLocked(m.newReservationLocked(requestBytes))
+	return m.fitsLocked(m.newReservationLocked(requestBytes))
 }
 
 // reserve takes memory for a run whose request holds requestBytes. If not enough is left, it returns nil and false, or
@@ -89,7 +89,7 @@ func (m *Memory) reserve(requestBytes int64, force bool) (reservation *Reservati
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.newReservationLocked(requestBytes)
-	if !force && !m.hasRoomLocked(r) {
+	if !force && !m.fitsLocked(r) {
 		return nil, false
 	}
 	m.taken += r.countedBytes()

@@ -125,8 +125,8 @@ func New(limits Limits, maxTurns int, price *llm.Price, clock *Clock, notify fun
 	}
 }
 
-// SetPrice sets the price of the model that answers; nil means that it is unknown. It must not be called while tool calls
-// are executed, because b.mu does not guard the price.
+// SetPrice sets the price of the model that answers; nil means that it is unknown. It must not be called while tool
+// calls are executed, because b.mu does not guard the price.
 func (b *Budget) SetPrice(price *llm.Price) { b.price = price }
 
 // counters returns all counters. Seconds have none, because the clock counts them.
@@ -134,7 +134,8 @@ func (b *Budget) counters() []*counter {
 	return []*counter{&b.turns, &b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes}
 }
 
-// counterLocked returns the counter called name, or a new counter without a limit if there is none. b.mu must be held.
+// counterLocked returns the counter called name. For an unknown name, it returns a new counter without a limit. b.mu
+// must be held.
 func (b *Budget) counterLocked(name string) *counter {
 	for _, c := range b.counters() {
 		if c.name == name {
@@ -233,7 +234,7 @@ func (b *Budget) EndTurn(ctx context.Context, out *event.Writer) error {
 }
 
 // TryCall decides whether the turn's call at index may be made. It charges the call and returns charged, or returns the
-// name of the limit that forbids the call. If it does neither, earlier calls of the turn may still use up what is left:
+// name of the limit that forbids the call. If it does neither, earlier calls of the turn may still use up the rest:
 // call TryCall again once changed is closed. It must not be called again for a call that was charged.
 //
 // The calls of a turn run concurrently, but which of them a limit refuses must not depend on which is faster. So they
@@ -307,7 +308,7 @@ func (b *Budget) TakeSampled() event.Usage {
 	return u
 }
 
-// Remaining returns the limits of a child run: what is left of this budget, divided by share, the number of children
+// Remaining returns the limits of a child run: the rest of this budget, divided by share, the number of children
 // that run concurrently. Seconds are not divided. For a limit that is used up it returns the smallest possible limit,
 // because 0 would mean no limit. Calls have no such limit: if fewer calls are left than there are children, hasCalls is
 // false, and the child must not make calls.

@@ -69,7 +69,7 @@ func TestClientCredentialsCallersWaitUnderTheirOwnContext(t *testing.T) {
 	}
 }
 
-// A process that ends is no reason to look at the IAM.
+// The end of the process must not send an operator to look at the IAM.
 func TestClientCredentialsClosedDuringAFetchLogNothing(t *testing.T) {
 	i := authtest.NewIAM(t)
 	arrived := make(chan struct{})

@@ -116,7 +116,7 @@ func (c *Catalog) storeLocked(id int, entry serverEntry) int {
 	// Filter before naming, so that a tool that is not offered cannot take the name of one that is.
 	entry.usable = slices.DeleteFunc(slices.Clone(entry.listed), func(t Tool) bool {
 		switch {
-		case t.ReadsResources: // may stem from the former configuration
+		case t.ReadsResources: // may come from the previous configuration
 			return len(entry.cfg.Resources) == 0
 		case t.SignsIn:
 			return entry.cfg.Auth != config.AuthAuthorizationCode
@@ -178,7 +178,7 @@ func (c *Catalog) SetServers(order []int, replacements map[int]int, cfg func(id 
 	for id, before := range replacements {
 		if entry, ok := c.entries[before]; ok {
 			entry.cfg = c.configs[id]
-			if entry.cfg.Pin && entry.digests == nil { // the former configuration did not set Pin
+			if entry.cfg.Pin && entry.digests == nil { // the previous configuration did not set Pin
 				entry.digests = digestsOf(entry.cfg, entry.listed)
 			}
 			c.storeLocked(id, entry)

@@ -344,7 +344,7 @@ func parseTools(server *Server, v jsonValue) error {
 }
 
 // parseTransportType returns the transport type that s means, in any spelling that MCP hosts use. It returns an error
-// about v if s is no transport type.
+// about v if s is not a transport type.
 func (v jsonValue) parseTransportType(s string) (string, error) {
 	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s)) {
 	case "http", "streamablehttp":

@@ -234,7 +234,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.attachRequest(next, r, s).ServeHTTP(s, withPlaceholderToken(r))
 }
 
-// isInitialize reports whether the body of r is an initialize request. It replaces the body by a copy for the SDK.
+// isInitialize reports whether the body of r is an initialize request. It replaces the body by a copy for the SDK. The
+// middleware in front of the Handler has limited the body.
 func isInitialize(r *http.Request) bool {
 	body, err := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(body))

@@ -467,7 +467,7 @@ var responseErrors = []string{
 }
 
 // responseError returns the error for an authorization response with this error code. It quotes only codes in
-// responseErrors, because any other text was chosen by whoever sent the browser here.
+// responseErrors, because an attacker who sent the browser here can choose any other text.
 func responseError(code string) error {
 	if !slices.Contains(responseErrors, code) {
 		return errors.New("the authorization server refused the request")
