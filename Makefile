@@ -46,7 +46,7 @@ test: ## all tests that need only Go and a minute
 	go test ./...
 
 .PHONY: race
-race: ## the same and those of make durable under the race detector (SHORT=-short without what takes long for its counts), but for importtest, which reads sources in one goroutine
+race: ## make test and what make durable adds, under the race detector (SHORT=-short leaves out tests with long counts); not importtest, which reads sources in one goroutine
 	ANSWERD_TEST_DURABLE=1 $(if $(SHORT),,ANSWERD_TEST_LONG=1) go test -race $(SHORT) $$(go list ./... | grep -v /importtest)
 
 .PHONY: durable
