@@ -291,8 +291,8 @@ func TestResponseRepeatsItsRequest(t *testing.T) {
 	}
 }
 
-// A run that waits for an approval cannot take a message as well, so an approval with an item after it must not be ignored.
-func TestResponseApprovalBeforeAMessageIsRefused(t *testing.T) {
+// A run that waits for an approval cannot take a message as well, so neither may be ignored if a request has both.
+func TestResponseApprovalWithAMessageIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newService(t, addingModel(), nil, nil, addNeedsApproval)
 	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?")), 200)
@@ -305,7 +305,14 @@ func TestResponseApprovalBeforeAMessageIsRefused(t *testing.T) {
 		}
 	}
 
-	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("["+approval+"]")), 200)
+	previous := `,"previous_response_id":"` + one.ID + `"`
+	before := `[{"role":"user","content":"And 3 + 4?"},` + approval + `]`
+	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody(before, previous)), 400).Error
+	if e.Param == nil || *e.Param != "input" || !strings.Contains(e.Message, "next request") {
+		t.Errorf("new message before the approval: got %+v, want an error about input that says to send the message in the next request", e)
+	}
+
+	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("["+approval+"]", previous)), 200)
 
 	// The run has the answer now, so the approval is part of the history.
 	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(both)), 200)

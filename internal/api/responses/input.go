@@ -194,10 +194,13 @@ func (q *Request) readApproval(field string, item inItem) error {
 
 // readQuestion makes the history's last message, which must be the user's, the question. A request has no question if
 // the history ends with an output of a client's function: the model then continues with the output. A request with
-// approvals has none either, because it resumes a run that already has a question.
+// approvals has none either, because it resumes a run that already has a question. If such a request continues a thread,
+// its messages are new, and the run cannot take them.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	switch {
+	case len(q.Approvals) > 0 && q.ContinueThread && slices.ContainsFunc(q.History, func(m agent.Message) bool { return m.Role == "user" }):
+		return &Invalid{"input", "must not have a message besides answers to approval requests: send the message in the next request"}
 	case len(q.Approvals) > 0:
 		return nil
 	case last < 0:
