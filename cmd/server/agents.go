@@ -88,17 +88,6 @@ func (c config) startReloadingAgents(ctx context.Context, runs *agent.Agent, too
 	})
 }
 
-// checkAgentIDs returns a *configError if a model has the same id as an agent. A request names its model or its agent
-// in the same field, so the id would be ambiguous.
-func checkAgentIDs(models map[string]llm.Profile, runs *agent.Agent) error {
-	for id := range models {
-		if runs.HasAgent(id) {
-			return &configError{"MODELS_FILE", fmt.Sprintf("model %s has the id of an agent", id)}
-		}
-	}
-	return nil
-}
-
 // agentIDs returns the ids of all agents. The first one is the default agent.
 func (c *config) agentIDs() []string {
 	if len(c.agents) == 0 {

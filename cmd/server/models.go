@@ -48,10 +48,17 @@ func (c config) reloadModels() (config, error) {
 	if err := c.readModels(); err != nil {
 		return config{}, err
 	}
-	if err := c.checkPrice(); err != nil { // the only validation that depends on the models
+	if err := c.checkPrice(); err != nil { // the only setting whose check depends on the models
 		return config{}, err
 	}
-	return c, c.readModelCertificates()
+	if err := c.readModelCertificates(); err != nil {
+		return config{}, err
+	}
+	if c.AgentsFile == "" {
+		return c, nil
+	}
+	_, err := c.parseAgents(c.DefaultModelID, c.profiles(), nil) // each agent's model must still be in the file
+	return c, err
 }
 
 // servedModels holds the router to all model endpoints. A changed MODELS_FILE replaces the endpoints.
@@ -115,9 +122,6 @@ func (m *servedModels) startReloading(ctx context.Context, c config, runs *agent
 	return startFollowing(ctx, c.modelsWatch, "MODELS_FILE", m.logger, func() (slog.Attr, error) {
 		next, err := c.reloadModels()
 		if err != nil {
-			return slog.Attr{}, err
-		}
-		if err := checkAgentIDs(next.profiles(), runs); err != nil {
 			return slog.Attr{}, err
 		}
 		m.replaceEndpoints(ctx, next)

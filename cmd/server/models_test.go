@@ -176,18 +176,23 @@ func TestModelsFileIsReloaded(t *testing.T) {
 	}
 }
 
-// A file without the model of DEFAULT_MODEL_ID, or without the price that BUDGET_COST needs, is refused
-// at a reload as at the start.
+// A file without the model of DEFAULT_MODEL_ID or of an agent, with an agent's id, or without the price that BUDGET_COST
+// needs, is refused at a reload as at the start.
 func TestModelsFileReloadIsChecked(t *testing.T) {
-	path := modelsFile(t, `[{"id":"a","price":{"input_per_million":1,"output_per_million":1}}]`)
-	c, err := loadConfig(newTestEnvironment("MODELS_FILE", path, "DEFAULT_MODEL_ID", "a", "BUDGET_COST", "1"))
+	const priced = `{"id":"a","price":{"input_per_million":1,"output_per_million":1}}`
+	path := modelsFile(t, "["+priced+`,{"id":"small"}]`)
+	agents := filepath.Join(t.TempDir(), "agents.yaml")
+	writeFile(t, agents, "agents:\n- {id: helper, prompt: Help., model: small}")
+	c, err := loadConfig(newTestEnvironment("MODELS_FILE", path, "DEFAULT_MODEL_ID", "a", "BUDGET_COST", "1", "AGENTS_FILE", agents))
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	for content, want := range map[string]string{
-		`[{"id":"b"}]`: "DEFAULT_MODEL_ID: is not one of the models of MODELS_FILE",
-		`[{"id":"a"}]`: "BUDGET_COST: needs the price of the default model, in MODELS_FILE",
+		`[{"id":"b"}]`:     "DEFAULT_MODEL_ID: is not one of the models of MODELS_FILE",
+		`[{"id":"a"}]`:     "BUDGET_COST: needs the price of the default model, in MODELS_FILE",
+		"[" + priced + `]`: "AGENTS_FILE: agent helper, line 2: model small is not one of the models",
+		"[" + priced + `,{"id":"small"},{"id":"helper"}]`:                                                                         "AGENTS_FILE: agent 1, line 2: id helper is also the id of a model",
 		`[{"id":"a","price":{"input_per_million":1,"output_per_million":1},"base_url":"https://a","tls":{"ca_file":"none.pem"}}]`: "MODELS_FILE: /0/tls/ca_file: " + filepath.Join(filepath.Dir(path), "none.pem") + ": cannot be read: no such file or directory",
 	} {
 		writeFile(t, path, content)
@@ -196,7 +201,7 @@ func TestModelsFileReloadIsChecked(t *testing.T) {
 		}
 	}
 
-	if len(c.models) != 1 || c.models[0].ID != "a" || c.models[0].Price == nil {
+	if len(c.models) != 2 || c.models[0].ID != "a" || c.models[0].Price == nil {
 		t.Errorf("got the models %+v after refused files, want those of the start", c.models)
 	}
 }
