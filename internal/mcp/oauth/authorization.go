@@ -67,27 +67,25 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 	}
 	defer c.releaseUser(tokens)
 
-	select {
-	case tokens.authorizeLock <- struct{}{}:
-		defer func() { <-tokens.authorizeLock }()
-	case <-ctx.Done():
-		return nil, asError(context.Cause(ctx))
+	if err := tokens.authorizeLock.acquire(ctx); err != nil {
+		return nil, asError(err)
 	}
-
-	tokens.mu.Lock()
-	ch, challengedAt, previous := tokens.challenge, tokens.challengedAt, tokens.grant
-	tokens.mu.Unlock()
-	server, client, scopes, err := c.discovery.discover(ctx, ch, challengedAt, previous)
+	defer tokens.authorizeLock.release()
+	g, err := tokens.discover(ctx)
 	if err != nil {
-		tokens.clearChallenge()
 		c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
 		return nil, asError(err)
 	}
 
 	fresh := &storedAuthorization{
-		Status: statusPending, Issuer: id.Issuer, Subject: id.Subject, Server: storeServer(server), Client: c.storeClient(client),
-		Scopes: scopes, Verifier: oauth2.GenerateVerifier(),
-		Expires: c.store.Now().Add(signInTimeout).UTC(),
+		Status:   statusPending,
+		Issuer:   id.Issuer,
+		Subject:  id.Subject,
+		Server:   *g.server,
+		Client:   c.storeClient(g.client),
+		Scopes:   g.scopes,
+		Verifier: oauth2.GenerateVerifier(),
+		Expires:  c.store.Now().Add(signInTimeout).UTC(),
 	}
 	if waiter != "" {
 		fresh.Waiters = []string{waiter}
@@ -115,7 +113,7 @@ func (c *Client) SignInHost(ctx context.Context, id auth.Identity) (string, erro
 	if err != nil {
 		return "", asError(err)
 	}
-	page, err := url.Parse(server.authorizeURL)
+	page, err := url.Parse(server.AuthorizeURL)
 	if err != nil {
 		return "", asError(err)
 	}
@@ -141,7 +139,7 @@ func (c *Client) authorizationURL(a *storedAuthorization, state string) (string,
 		// Without this parameter, the server may ignore the scope (OpenID Connect Core section 11).
 		options = append(options, oauth2.SetAuthURLParam("prompt", "consent"))
 	}
-	client := c.restoreClient(a.Client, a.Server.restore())
+	client := c.restoreClient(a.Client, &a.Server)
 	config := oauth2.Config{
 		ClientID: client.id, RedirectURL: c.cfg.RedirectURL, Scopes: a.Scopes, Endpoint: oauth2.Endpoint{AuthURL: a.Server.AuthorizeURL},
 	}
@@ -400,7 +398,7 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 		return err
 	}
 	defer c.releaseUser(tokens)
-	g := &grant{server: stored.Server.restore(), scopes: stored.Scopes}
+	g := &grant{server: &stored.Server, scopes: stored.Scopes}
 	g.client = c.restoreClient(stored.Client, g.server)
 
 	if c.cfg.DPoP {
@@ -409,14 +407,17 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 		}
 	}
 
-	redeemCtx, stop := context.WithTimeout(ctx, fetchTimeout)
+	requestCtx, stop := context.WithTimeout(ctx, fetchTimeout)
 	defer stop()
-	reply, err := c.requestGrant(redeemCtx, g.server, g.client, g.key, url.Values{
-		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {c.cfg.RedirectURL}, "code_verifier": {stored.Verifier},
+	reply, err := c.postTokenRequest(requestCtx, *g, url.Values{
+		"grant_type":    {"authorization_code"},
+		"code":          {code},
+		"redirect_uri":  {c.cfg.RedirectURL},
+		"code_verifier": {stored.Verifier},
 	})
 	if err != nil {
 		if isClientUnknown(err) {
-			c.discovery.forgetClient(ctx, g.server, g.client)
+			c.discovery.forgetClient(ctx, g)
 		}
 		return err
 	}

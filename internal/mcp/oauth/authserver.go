@@ -13,7 +13,7 @@ const issuerMetadata = "the authorization server's metadata"
 // fetchAuthServer requests issuer's metadata and returns the authorization server that it describes. configured says
 // that the configuration, and not the MCP server, names the issuer. Errors are *fetch.Error.
 func (c *Client) fetchAuthServer(ctx context.Context, issuer string, configured bool) (*authServer, error) {
-	body, err := fetch.Metadata(ctx, c.egress.clientFor(issuer, configured), issuer, issuerMetadata)
+	body, err := fetch.Metadata(ctx, c.egress.httpClientFor(issuer, configured), issuer, issuerMetadata)
 	if err != nil {
 		return nil, err
 	}
@@ -72,16 +72,16 @@ func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*
 	}
 
 	return &authServer{
-		issuer:          issuer,
-		configured:      configured,
-		tokenURL:        decoded.Token,
-		authorizeURL:    decoded.Authorize,
-		registerURL:     decoded.Register,
-		revokeURL:       decoded.Revoke,
-		authMethods:     decoded.Methods,
-		scopes:          validScopes(decoded.Scopes),
-		returnsIssuer:   decoded.Iss,
-		acceptsMetadata: decoded.CIMD,
+		Issuer:          issuer,
+		Configured:      configured,
+		TokenURL:        decoded.Token,
+		AuthorizeURL:    decoded.Authorize,
+		RegisterURL:     decoded.Register,
+		RevokeURL:       decoded.Revoke,
+		AuthMethods:     decoded.Methods,
+		Scopes:          validScopes(decoded.Scopes),
+		ReturnsIssuer:   decoded.Iss,
+		AcceptsMetadata: decoded.CIMD,
 	}, nil
 }
 

@@ -63,10 +63,10 @@ func newEgress(server *url.URL, certificates *tlsconfig.Source) *egress {
 	return &egress{server: server, configured: newClient(newTransport()), discovered: newClient(restricted)}
 }
 
-// clientFor returns the client for the URL raw. configured says that the configuration names the URL, or the
+// httpClientFor returns the client for the URL raw. configured says that the configuration names the URL, or the
 // authorization server whose metadata has it. For a URL at the MCP server's own origin, configured makes no
 // difference.
-func (e *egress) clientFor(raw string, configured bool) *http.Client {
+func (e *egress) httpClientFor(raw string, configured bool) *http.Client {
 	u, err := url.Parse(raw)
 	isMCPServer := err == nil && origin(u) == origin(e.server)
 	if configured || isMCPServer {

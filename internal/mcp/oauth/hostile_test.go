@@ -135,7 +135,7 @@ func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
 
 		// localhost, too: what counts is the address that a name leads to.
 		for _, at := range []string{inside.URL, strings.Replace(inside.URL, "127.0.0.1", "localhost", 1)} {
-			_, err := fetch.Get(t.Context(), c.egress.clientFor(at, false), at, "it", maxMetadata)
+			_, err := fetch.Get(t.Context(), c.egress.httpClientFor(at, false), at, "it", maxMetadata)
 			if (err == nil) != (want == 1) {
 				t.Errorf("%s led to %s: %v, want %v", server, at, err, (want == 1))
 			}
@@ -398,7 +398,7 @@ func FuzzMetadata(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, at := range []string{a.tokenURL, a.authorizeURL} {
+		for _, at := range []string{a.TokenURL, a.AuthorizeURL} {
 			if u, err := url.Parse(at); err != nil || u.Scheme != "https" && !(u.Scheme == "http" && fetch.ClassifyHost(u.Hostname()) == fetch.Local) {
 				t.Errorf("endpoint %q, want https, or http on this host", at)
 			}

@@ -48,13 +48,13 @@ func (c *Client) registerClient(ctx context.Context, server *authServer, scopes 
 	if err != nil {
 		return clientIdentity{}, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.registerURL, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.RegisterURL, bytes.NewReader(body))
 	if err != nil {
 		return clientIdentity{}, fetchErrorf("%s cannot be requested", registration)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	got, err := fetch.Do(c.egress.clientFor(server.registerURL, server.configured), req, registration, maxRegistration)
+	got, err := fetch.Do(c.egress.httpClientFor(server.RegisterURL, server.Configured), req, registration, maxRegistration)
 	if err != nil {
 		return clientIdentity{}, err
 	}

@@ -40,7 +40,7 @@ func (c *Client) fetchResource(ctx context.Context, ch challenge) (resource, err
 		if err := fetch.CheckEndpoint(resourceMetadata, location.url); err != nil {
 			return resource{}, &fetch.Error{Public: err.Error()}
 		}
-		client := c.egress.clientFor(location.url, false)
+		client := c.egress.httpClientFor(location.url, false)
 		reply, err := fetch.Get(ctx, client, location.url, resourceMetadata, maxMetadata)
 		switch {
 		case err != nil:

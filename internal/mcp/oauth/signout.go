@@ -49,35 +49,37 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
 // more. It does nothing if the authorization server has no revocation endpoint. It only logs an error, because the
 // user is signed out in any case.
 func (c *Client) revoke(ctx context.Context, g *grant) {
-	if g.server.revokeURL == "" {
+	if g.server.RevokeURL == "" {
 		return
 	}
-	if err := c.requestRevocation(ctx, g); err != nil {
+	if err := c.requestRevocation(ctx, *g); err != nil {
 		c.log.WarnContext(ctx, "the tokens of a user who signed out were not revoked", "error", err.Error(), help.SignIns.Attr())
 	}
 }
 
 // requestRevocation sends a revocation request (RFC 7009 section 2.1) for g's refresh token or, if g has none, for its
-// access token.
-func (c *Client) requestRevocation(ctx context.Context, g *grant) error {
+// access token. It repeats the request once if the endpoint may accept the client by another authentication method
+// (mayUsePost).
+func (c *Client) requestRevocation(ctx context.Context, g grant) error {
 	form := url.Values{"token": {g.refresh.Reveal()}, "token_type_hint": {"refresh_token"}}
 	if g.refresh.IsZero() {
 		form = url.Values{"token": {g.token.Secret.Reveal()}, "token_type_hint": {"access_token"}}
 	}
-	for client := g.client; ; client.method = methodPost {
-		request, err := c.newClientRequest(ctx, g.server.revokeURL, g.server, client, form)
+	for {
+		request, err := c.newClientRequest(ctx, g.server.RevokeURL, g, form)
 		if err != nil {
 			return err
 		}
-		reply, err := fetch.Do(c.egress.clientFor(g.server.revokeURL, g.server.configured), request, revocationEndpoint, maxTokenReply)
+		reply, err := fetch.Do(c.egress.httpClientFor(g.server.RevokeURL, g.server.Configured), request, revocationEndpoint, maxTokenReply)
 		if err != nil {
 			return err
 		}
 		if reply.Status/100 == 2 {
 			return nil
 		}
-		if !client.mayUsePost(g.server, reply) {
+		if !g.mayUsePost(reply) {
 			return &fetch.Error{Public: revocationEndpoint + " refused the request", Status: reply.Status}
 		}
+		g.client.method = methodPost
 	}
 }

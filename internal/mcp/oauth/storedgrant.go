@@ -254,7 +254,7 @@ func (u *userTokens) redeemRefreshToken(ctx context.Context) (token.Token, error
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer stop()
 	next := *current
-	reply, err := u.c.requestGrant(ctx, next.server, next.client, next.key, url.Values{
+	reply, err := u.c.postTokenRequest(ctx, next, url.Values{
 		"grant_type": {"refresh_token"}, "refresh_token": {next.refresh.Reveal()},
 	})
 	if err != nil {
@@ -319,7 +319,7 @@ func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, er
 // here and in the store, and returns an error that wraps ErrConsent. Otherwise it returns err.
 func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision uint64, err error) error {
 	if isClientUnknown(err) {
-		u.c.discovery.forgetClient(ctx, g.server, g.client)
+		u.c.discovery.forgetClient(ctx, g)
 	}
 	if !u.c.isGrantRefused(err) {
 		return err
