@@ -141,12 +141,16 @@ func (c *Client) authorizationURL(a *storedAuthorization, state string) (string,
 	}
 	client := c.restoreClient(a.Client, &a.Server)
 	config := oauth2.Config{
-		ClientID: client.id, RedirectURL: c.cfg.RedirectURL, Scopes: a.Scopes, Endpoint: oauth2.Endpoint{AuthURL: a.Server.AuthorizeURL},
+		ClientID:    client.id,
+		RedirectURL: c.cfg.RedirectURL,
+		Scopes:      a.Scopes,
+		Endpoint:    oauth2.Endpoint{AuthURL: a.Server.AuthorizeURL},
 	}
-	if out := config.AuthCodeURL(state, options...); len(out) <= maxURL {
-		return out, nil
+	requestURL := config.AuthCodeURL(state, options...)
+	if len(requestURL) > maxURL {
+		return "", fetchErrorf("the URL of the authorization request is too long")
 	}
-	return "", fetchErrorf("the URL of the authorization request is too long")
+	return requestURL, nil
 }
 
 // joinOrStart adds fresh's waiters to the pending authorization of the same user, if that one gives what fresh would
@@ -159,7 +163,8 @@ func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*
 	if err != nil {
 		return nil, err
 	}
-	for try := range maxStoreTries {
+	isStored := false
+	for range maxStoreTries {
 		pendingState, revision, err := c.store.Load(ctx, pendingName...)
 		if err != nil {
 			return nil, c.storeError(ctx, err)
@@ -169,10 +174,11 @@ func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*
 		}
 		// Store the authorization before its state, because another process may load it as soon as the state is
 		// stored.
-		if try == 0 {
+		if !isStored {
 			if _, err := c.saveAuthorization(ctx, fresh, 0, state); err != nil {
 				return nil, err
 			}
+			isStored = true
 		}
 		next, err := c.store.Save(ctx, []byte(state), revision, outcomeTTL, pendingName...)
 		if err != nil {
@@ -196,9 +202,8 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 		if err != nil || stored == nil || !c.canReuse(stored, fresh) {
 			return nil, err
 		}
-		missing := slices.DeleteFunc(slices.Clone(fresh.Waiters), func(w string) bool { return slices.Contains(stored.Waiters, w) })
-		if len(missing) > 0 {
-			stored.Waiters = append(stored.Waiters, missing...)
+		if !isSubset(fresh.Waiters, stored.Waiters) {
+			stored.Waiters = append(stored.Waiters, fresh.Waiters...) // Authorize sets one waiter at most
 			if revision, err = c.saveAuthorization(ctx, stored, revision, state); err != nil {
 				return nil, err
 			}
@@ -240,7 +245,7 @@ func (c *Client) statePrefix() string {
 }
 
 // loadAuthorization returns the stored authorization with this state, and its revision. It returns a nil authorization
-// and no error if none is stored or it cannot be decoded.
+// and no error if none is stored, or if it cannot be decoded, because another version of answerd has stored it.
 func (c *Client) loadAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
 	data, revision, err := c.store.Load(ctx, c.storedName(kindAuthorization, state)...)
 	if err != nil {
@@ -326,19 +331,20 @@ func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []stri
 	if stored == nil {
 		return nil, false, nil
 	}
-	err = c.redeemCode(ctx, stored, query)
-	stored.Status, stored.Verifier = statusGranted, ""
-	if err != nil {
-		stored.Status = statusFailed
-		c.log.WarnContext(ctx, "authorization failed", "error", err.Error(), help.SignIns.Attr())
-	} else {
+	redeemErr := c.redeemCode(ctx, stored, query)
+	if redeemErr == nil {
+		stored.Status = statusGranted
 		c.log.InfoContext(ctx, "authorized", "subject", stored.Subject)
+	} else {
+		stored.Status = statusFailed
+		c.log.WarnContext(ctx, "authorization failed", "error", redeemErr.Error(), help.SignIns.Attr())
 	}
-	if _, saveErr := c.saveAuthorization(ctx, stored, revision, state); saveErr != nil {
+	stored.Verifier = ""
+	if _, err := c.saveAuthorization(ctx, stored, revision, state); err != nil {
 		c.log.WarnContext(ctx, "the outcome of an authorization is not stored; calls that wait for it end when it expires")
 	}
-	if err != nil {
-		return stored.Waiters, true, asSignInError(err)
+	if redeemErr != nil {
+		return stored.Waiters, true, asSignInError(redeemErr)
 	}
 	return stored.Waiters, true, nil
 }
@@ -377,8 +383,12 @@ func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAu
 			return nil, 0, nil
 		}
 		a.Status = statusRedeeming
-		if revision, err = c.saveAuthorization(ctx, a, revision, state); err != nil || revision > 0 {
-			return a, revision, err
+		next, err := c.saveAuthorization(ctx, a, revision, state)
+		if err != nil {
+			return nil, 0, err
+		}
+		if next > 0 {
+			return a, next, nil
 		}
 	}
 	return nil, 0, nil
@@ -431,9 +441,9 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 	return tokens.replaceGrant(ctx, g)
 }
 
-// checkResponse returns the code in query, the authorization response to stored. It returns an error if the response
-// is not valid or reports an error. It checks the issuer first, because an error from another authorization server is
-// not trusted.
+// checkResponse returns the authorization code in query, the parameters of the response to the authorization request
+// that stored describes. It returns an error if the response is not valid or reports an error. It checks the issuer
+// before the error, because an error from another authorization server is not trusted.
 func checkResponse(stored *storedAuthorization, query url.Values) (code string, err error) {
 	for _, name := range []string{"code", "iss", "error"} {
 		// RFC 6749 section 3.1 forbids this. A proxy may have checked the second value, while we would use the first.
@@ -445,16 +455,16 @@ func checkResponse(stored *storedAuthorization, query url.Values) (code string, 
 	// RFC 9207 section 2.4: the issuers must be identical. Otherwise a hostile authorization server could get the code
 	// of an honest one from us (mix-up, RFC 9700 section 4.4).
 	iss := query.Get("iss")
-	mayBeMissing := iss == "" && !stored.Server.ReturnsIssuer
-	if iss != stored.Server.Issuer && !mayBeMissing {
+	mayLackIssuer := !stored.Server.ReturnsIssuer
+	if iss != stored.Server.Issuer && !(iss == "" && mayLackIssuer) {
 		return "", errors.New("the response is from another authorization server than the request was sent to")
 	}
 
-	code = query.Get("code")
-	switch {
-	case query.Has("error"):
+	if query.Has("error") {
 		return "", responseError(query.Get("error"))
-	case code == "" || len(code) > maxCode:
+	}
+	code = query.Get("code")
+	if code == "" || len(code) > maxCode {
 		return "", errors.New("the response has no code")
 	}
 	return code, nil
@@ -463,8 +473,9 @@ func checkResponse(stored *storedAuthorization, query url.Values) (code string, 
 // responseErrors are the error codes of authorization responses (RFC 6749 section 4.1.2.1, RFC 8707 section 2, OpenID
 // Connect Core section 3.1.2.6).
 var responseErrors = []string{
-	"invalid_request", "unauthorized_client", "access_denied", "unsupported_response_type", "invalid_scope", "server_error", "temporarily_unavailable",
-	"invalid_target", "interaction_required", "login_required", "account_selection_required", "consent_required",
+	"invalid_request", "unauthorized_client", "access_denied", "unsupported_response_type", "invalid_scope",
+	"server_error", "temporarily_unavailable", "invalid_target", "interaction_required", "login_required",
+	"account_selection_required", "consent_required",
 }
 
 // responseError returns the error for an authorization response with this error code. It quotes only codes in
