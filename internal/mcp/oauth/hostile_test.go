@@ -304,7 +304,7 @@ func TestRegistrationIsChecked(t *testing.T) {
 		`{"client_id":"` + strings.Repeat("a", maxClientID+1) + `","client_secret":"b"}`: "",
 		`[]`: "",
 	} {
-		who, err := parseRegistration([]byte(body), methodBasic)
+		who, err := parseRegistration([]byte(body), methodBasic, nil)
 		if got := who.id + " " + who.method; (err == nil) != (want != "") || err == nil && got != want {
 			t.Errorf("%.80s: %s, %v, want %q", body, got, err, want)
 		}

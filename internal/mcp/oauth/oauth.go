@@ -64,9 +64,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	client := &Client{
-		cfg: cfg, log: cfg.Logger, server: server, egress: newEgress(server, cfg.TLS), store: cfg.Store,
-	}
+	client := &Client{cfg: cfg, log: cfg.Logger, server: server, egress: newEgress(server, cfg.TLS), store: cfg.Store}
 	if client.store == nil {
 		if client.store, err = sealed.NewInMemory(cfg.Logger); err != nil {
 			return nil, fmt.Errorf("generate a key for sign-ins: %w", err)

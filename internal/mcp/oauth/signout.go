@@ -15,7 +15,7 @@ const revocationEndpoint = "the revocation endpoint"
 // token (RFC 7009) if its metadata has an endpoint for that. Other processes that share the store may use their copy
 // of the access token for up to ten seconds more. SignOut reports whether the user had signed in. Errors are *Error;
 // the user may then still be signed in. A failed revocation is only logged.
-func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
+func (c *Client) SignOut(ctx context.Context, id auth.Identity) (hadSignedIn bool, _ error) {
 	tokens, err := c.acquireUser(c.principalOf(id))
 	if err != nil {
 		return false, asError(err)

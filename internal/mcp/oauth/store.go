@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -70,8 +71,13 @@ func (c *Client) encodeGrant(g *grant) ([]byte, error) {
 		return nil, fmt.Errorf("encode the key of a sign-in: %w", err)
 	}
 	return json.Marshal(storedGrant{
-		Server: *g.server, Client: c.storeClient(g.client), Scopes: g.scopes, Refresh: g.refresh.Reveal(),
-		Token: g.token.Secret.Reveal(), Expires: c.storedTime(g.token.Requested.Add(g.token.Lifetime)), Key: key,
+		Server:  *g.server,
+		Client:  c.storeClient(g.client),
+		Scopes:  g.scopes,
+		Refresh: g.refresh.Reveal(),
+		Token:   g.token.Secret.Reveal(),
+		Expires: c.storedTime(g.token.Requested.Add(g.token.Lifetime)),
+		Key:     key,
 	})
 }
 
@@ -129,9 +135,11 @@ type storedAuthorization struct {
 // tokens are not used. A new client secret does not change the names.
 func (c *Client) storedName(kind string, more ...string) []string {
 	cfg := &c.cfg
-	return append([]string{
-		kind, cfg.Name, cfg.URL, cfg.Resource, cfg.Issuer, cfg.TokenURL, cfg.ClientID, cfg.ClientMetadataURL, cfg.RedirectURL, cfg.Scope, strconv.FormatBool(cfg.DPoP),
-	}, more...)
+	settings := []string{
+		cfg.Name, cfg.URL, cfg.Resource, cfg.Issuer, cfg.TokenURL, cfg.ClientID, cfg.ClientMetadataURL, cfg.RedirectURL,
+		cfg.Scope, strconv.FormatBool(cfg.DPoP),
+	}
+	return slices.Concat([]string{kind}, settings, more)
 }
 
 // storedTime converts t from this process's clock to the store's clock, which is the same for all processes. It
@@ -160,12 +168,12 @@ const storeErrorInterval = 10 * time.Second
 func (c *Client) storeError(ctx context.Context, err error) error {
 	now := time.Now()
 	c.mu.Lock()
-	due := c.storeErrorAt.IsZero() || now.Sub(c.storeErrorAt) >= storeErrorInterval
-	if due {
+	isDue := c.storeErrorAt.IsZero() || now.Sub(c.storeErrorAt) >= storeErrorInterval
+	if isDue {
 		c.storeErrorAt = now
 	}
 	c.mu.Unlock()
-	if due {
+	if isDue {
 		c.log.WarnContext(ctx, "the store of sign-ins cannot be used", "error", err.Error())
 	}
 	return &fetch.Error{Public: "the store of sign-ins cannot be used now", Err: err}
