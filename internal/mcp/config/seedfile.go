@@ -56,12 +56,12 @@ func parseAutoRegister(s *Server, v jsonValue) error {
 // parseSeedFile reads a file in the form of seed 004. The fields beside servers are defaults for all servers.
 func parseSeedFile(fields []jsonValue) ([]Server, error) {
 	var defaults Server
-	var list jsonValue
+	var servers jsonValue
 	for _, f := range fields {
 		var err error
 		switch f.name {
 		case "servers":
-			list = f
+			servers = f
 		case "auto_register_tools":
 			err = parseAutoRegister(&defaults, f)
 		case "tool_timeout_secs":
@@ -78,21 +78,20 @@ func parseSeedFile(fields []jsonValue) ([]Server, error) {
 		}
 	}
 
-	items, err := list.readArray()
+	items, err := servers.readArray()
 	if err != nil {
 		return nil, err
 	}
-
-	var out []Server
-	for i, v := range items {
-		v.path = fmt.Sprintf("servers[%d]", i)
-		s, err := parseSeedServer(v, defaults)
+	var parsed []Server
+	for i, item := range items {
+		item.path = fmt.Sprintf("servers[%d]", i)
+		server, err := parseSeedServer(item, defaults)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, s)
+		parsed = append(parsed, server)
 	}
-	return out, nil
+	return parsed, nil
 }
 
 // parseSeedServer reads one server of a file in the form of seed 004. If the server lacks a field, it keeps that
@@ -113,7 +112,7 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 			return server, err
 		}
 	}
-	if err := applyFields(&server, fields, seedServerFields); err != nil {
+	if err := readFields(&server, fields, seedServerFields); err != nil {
 		return server, err
 	}
 	// In this form, timeout_secs and tool_timeout_secs both limit the whole call, regardless of progress. In a Server,
@@ -127,10 +126,13 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 // seedServerName returns the server's id or, if it has no id, its name. It returns "" if it has neither.
 func seedServerName(fields []jsonValue) (name string, err error) {
 	for _, f := range fields {
-		if f.name == "id" || f.name == "name" && name == "" {
-			if name, err = f.readString(); err != nil {
-				return "", err
-			}
+		isID := f.name == "id"
+		isFallback := f.name == "name" && name == ""
+		if !isID && !isFallback {
+			continue
+		}
+		if name, err = f.readString(); err != nil {
+			return "", err
 		}
 	}
 	return name, nil
@@ -153,13 +155,13 @@ func parseSource(server *Server, v jsonValue) error {
 	}
 	// In serde's default representation of an enum, the object has one member, whose name is the type.
 	if len(fields) == 1 && fields[0].raw.Kind() == '{' {
-		tag := fields[0]
-		if server.Type, err = tag.parseTransportType(tag.name); err != nil {
+		variant := fields[0]
+		if server.Type, err = variant.parseTransportType(variant.name); err != nil {
 			return err
 		}
-		if fields, err = tag.readObject(); err != nil {
+		if fields, err = variant.readObject(); err != nil {
 			return err
 		}
 	}
-	return applyFields(server, fields, seedSourceFields)
+	return readFields(server, fields, seedSourceFields)
 }
