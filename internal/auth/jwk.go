@@ -108,7 +108,7 @@ func parseRSAKey(o strictjson.Object) (crypto.PublicKey, bool) {
 	if n.BitLen() < minRSABits || n.BitLen() > maxRSABits || n.Bit(0) == 0 {
 		return nil, false
 	}
-	if e.BitLen() < 2 || e.BitLen() > 31 || e.Bit(0) == 0 {
+	if e.BitLen() < 2 || e.BitLen() > 31 || e.Bit(0) == 0 { // crypto/rsa supports at most 31 bits
 		return nil, false
 	}
 	return &rsa.PublicKey{N: n, E: int(e.Int64())}, true

@@ -143,19 +143,20 @@ func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Tok
 	return t, nil
 }
 
-// requestWithSecret sends the request with the last known client secret. If the IAM refuses the client, the secret may
-// have been rotated. requestWithSecret then reads the secret again and, if it has changed, repeats the request once.
+// requestWithSecret sends the request with the client secret that was read last. If none was read yet, it reads the
+// secret first. If the token endpoint refuses a client secret that was read for an earlier request, the secret may have
+// been rotated. requestWithSecret then reads it again and, if it has changed, repeats the request once.
 func (c *endpointClient) requestWithSecret(ctx context.Context, form url.Values) (Token, error) {
 	secret := c.lastSecret()
-	if secret.IsZero() {
-		firstSecret, err := c.readSecret(ctx)
-		if err != nil {
+	isFirst := secret.IsZero()
+	if isFirst {
+		var err error
+		if secret, err = c.readSecret(ctx); err != nil {
 			return Token{}, err
 		}
-		return c.sendRequest(ctx, form, firstSecret)
 	}
 	t, err := c.sendRequest(ctx, form, secret)
-	if !isClientRefused(err) {
+	if isFirst || !isClientRefused(err) {
 		return t, err
 	}
 	newSecret, readErr := c.readSecret(ctx)

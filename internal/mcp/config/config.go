@@ -141,11 +141,12 @@ const (
 // SingleServer returns the configuration for MCP_URL: one server named "default" with AuthJWT. It returns an error if
 // rawURL is not a valid server URL.
 func SingleServer(rawURL string) (Server, error) {
-	cfg := Server{Name: "default", Type: TypeHTTP, URL: rawURL, Auth: AuthJWT}
-	if f := cfg.checkServer(false); f != nil {
-		return Server{}, errors.New(f.problem)
+	server := Server{Name: "default", Type: TypeHTTP, URL: rawURL, Auth: AuthJWT}
+	// mcp.New checks the server again, with hasServiceToken as it is then.
+	if mistake := server.checkServer(false); mistake != nil {
+		return Server{}, errors.New(mistake.problem)
 	}
-	return cfg, nil
+	return server, nil
 }
 
 // fieldError is a mistake in one field of a server. field is the field's name in mcp.json, with dots for members of
@@ -403,17 +404,16 @@ func matchWildcard(pattern, s string) bool {
 	if len(parts) == 1 {
 		return s == pattern
 	}
-	first, last := parts[0], parts[len(parts)-1]
-	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
+	rest, hasPrefix := strings.CutPrefix(s, parts[0])
+	rest, hasSuffix := strings.CutSuffix(rest, parts[len(parts)-1])
+	if !hasPrefix || !hasSuffix {
 		return false
 	}
-	s = s[len(first) : len(s)-len(last)]
 	for _, part := range parts[1 : len(parts)-1] {
-		_, after, found := strings.Cut(s, part)
-		if !found {
+		var found bool
+		if _, rest, found = strings.Cut(rest, part); !found {
 			return false
 		}
-		s = after
 	}
 	return true
 }
