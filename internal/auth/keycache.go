@@ -167,8 +167,10 @@ func (k *keyCache) keySetURL(ctx context.Context) (string, error) {
 // discoverURL reads the issuer's metadata and returns its jwks_uri.
 func (k *keyCache) discoverURL(ctx context.Context) (string, error) {
 	source := issuer.Source{
-		Issuer: k.issuer, Name: "the metadata of AUTH_ISSUER", Client: k.client,
-		OtherIssuer: "; if the tokens have the configured one, set AUTH_JWKS_URL",
+		Issuer:          k.issuer,
+		Name:            "the metadata of AUTH_ISSUER",
+		Client:          k.client,
+		OtherIssuerHint: "; if the tokens have the configured one, set AUTH_JWKS_URL",
 	}
 	document, err := source.Read(ctx)
 	if err != nil {
@@ -176,7 +178,7 @@ func (k *keyCache) discoverURL(ctx context.Context) (string, error) {
 	}
 	jwksURI, ok := document.Endpoint("jwks_uri")
 	if !ok {
-		return "", source.Unusable("names no https address of a key set")
+		return "", source.UnusableError("names no https address of a key set")
 	}
 	return jwksURI, nil
 }

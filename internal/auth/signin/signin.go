@@ -82,13 +82,13 @@ func (d *Discovery) parse(document issuer.Document) (Endpoints, error) {
 	authorization, okAuthorization := document.Endpoint("authorization_endpoint")
 	token, okToken := document.Endpoint("token_endpoint")
 	if !okAuthorization || !okToken {
-		return Endpoints{}, d.source.Unusable("names no https addresses of an authorization endpoint and a token endpoint")
+		return Endpoints{}, d.source.UnusableError("names no https addresses of an authorization endpoint and a token endpoint")
 	}
 	// Servers older than RFC 8414 do not list the methods, but most of them support S256.
 	methods, err := document.Strings("code_challenge_methods_supported")
 	hasS256 := methods == nil || slices.Contains(methods, "S256")
 	if err != nil || !hasS256 {
-		return Endpoints{}, d.source.Unusable("does not list S256 among the methods of PKCE")
+		return Endpoints{}, d.source.UnusableError("does not list S256 among the methods of PKCE")
 	}
 	endSession, _ := document.Endpoint("end_session_endpoint")
 	scopes, scopesErr := document.Strings("scopes_supported")

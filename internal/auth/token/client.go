@@ -95,7 +95,7 @@ func newEndpointCache(issuerURL string, client *http.Client) *issuer.Cache[strin
 		}
 		endpoint, ok := document.Endpoint("token_endpoint")
 		if !ok {
-			return "", source.Unusable("names no token endpoint that a secret may be sent to")
+			return "", source.UnusableError("names no token endpoint that a secret may be sent to")
 		}
 		return endpoint, nil
 	})

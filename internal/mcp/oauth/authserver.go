@@ -98,7 +98,7 @@ func checkEndpoints(issuer string, endpoints []namedEndpoint) error {
 		if e.url == "" && !e.required {
 			continue
 		}
-		if fetch.CheckEndpoint("", e.url) != nil || !fetch.EndpointAllowed(issuer, e.url) {
+		if !fetch.AllowsEndpoint(issuer, e.url) {
 			return fetchErrorf("%s names no %s endpoint that may be used", issuerMetadata, e.name)
 		}
 	}
