@@ -82,7 +82,7 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if tel.meters, tel.metricsHandler, err = newMetrics(res, tel.metricsExport, cfg.Logger); err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
-	if err := observeDropped(cfg.Logger, tel.Meter("answerd/telemetry")); err != nil {
+	if err := countDroppedLines(cfg.Logger, tel.Meter("answerd/telemetry")); err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
 	if cfg.Tracing {
@@ -91,11 +91,11 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 		}
 		tel.tracers = tel.traces.provider
 	}
-	if h, ok := cfg.Logger.Handler().(*logHandler); ok && cfg.LogsEndpoint != "" {
+	if handler, ok := cfg.Logger.Handler().(*logHandler); ok && cfg.LogsEndpoint != "" {
 		if tel.logsExport, err = newLogPipeline(ctx, cfg, res); err != nil {
 			return nil, errors.Join(err, tel.Shutdown(ctx))
 		}
-		tel.logWriter = h.writer
+		tel.logWriter = handler.writer
 		tel.logWriter.pipeline.Store(tel.logsExport)
 	}
 	return tel, nil
@@ -130,17 +130,17 @@ func (t *Telemetry) shutdownAll(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
 	if t.traces != nil {
-		err = flush(ctx, "traces", t.traces.provider.Shutdown, t.traces.cancelExport)
+		err = t.traces.exports.flush(ctx, t.traces.provider.Shutdown)
 	}
 	if t.metricsExport != nil {
-		err = errors.Join(err, flush(ctx, "metrics", t.meters.Shutdown, t.metricsExport.cancelExport))
+		err = errors.Join(err, t.metricsExport.exports.flush(ctx, t.meters.Shutdown))
 	} else {
 		// This ends only the reader for the Prometheus page. It does not block, and its error does not matter.
 		_ = t.meters.Shutdown(context.WithoutCancel(ctx))
 	}
 	if t.logsExport != nil {
 		t.logWriter.pipeline.Store(nil)
-		err = errors.Join(err, flush(ctx, "logs", t.logsExport.provider.Shutdown, t.logsExport.cancelExport))
+		err = errors.Join(err, t.logsExport.exports.flush(ctx, t.logsExport.provider.Shutdown))
 	}
 	return err
 }
@@ -178,16 +178,16 @@ func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
 	return res, nil
 }
 
-// observeDropped adds the counter answerd.log.lines.dropped to m if logger writes to a LogWriter.
-func observeDropped(logger *slog.Logger, m metric.Meter) error {
-	h, ok := logger.Handler().(*logHandler)
-	if !ok || h.logWriter == nil {
+// countDroppedLines adds the counter answerd.log.lines.dropped to m if logger writes to a LogWriter.
+func countDroppedLines(logger *slog.Logger, m metric.Meter) error {
+	handler, ok := logger.Handler().(*logHandler)
+	if !ok || handler.logWriter == nil {
 		return nil
 	}
 	_, err := m.Int64ObservableCounter("answerd.log.lines.dropped", metric.WithUnit("{line}"),
 		metric.WithDescription("Log lines that could not be written."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(h.logWriter.Dropped())
+			o.Observe(handler.logWriter.Dropped())
 			return nil
 		}))
 	return err
