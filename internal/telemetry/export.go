@@ -126,11 +126,8 @@ func checkEndpoint(enabled, signal, endpoint string, headers map[string]string) 
 
 // isLoopback reports whether host is localhost or a loopback address.
 func isLoopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
 	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // proxyUnlessRedirected returns the proxy for a request of the exporter. If the request follows a redirect, it returns

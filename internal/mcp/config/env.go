@@ -104,7 +104,7 @@ func ReadEnv(text string) (map[string]string, error) {
 		}
 		name, value, ok := strings.Cut(line, "=")
 		name = strings.TrimSpace(name)
-		if !ok || !isVariableName(name) {
+		if !ok || !variableName.MatchString(name) {
 			return nil, fmt.Errorf("line %d of that file is not NAME=value", i+1)
 		}
 		env[name] = unquoteEnv(strings.TrimSpace(value))

@@ -94,9 +94,12 @@ func parseServers(list jsonValue) ([]Server, error) {
 	return servers, nil
 }
 
+// fieldReader reads the value of one field, and sets what it means in a Server.
+type fieldReader func(*Server, jsonValue) error
+
 // serverFields maps each field of a server to the function that reads it. The fields after the blank line are those of
 // other MCP hosts.
-var serverFields = map[string]func(*Server, jsonValue) error{
+var serverFields = map[string]fieldReader{
 	"enabled": func(s *Server, v jsonValue) error {
 		on, err := v.readBool()
 		s.Disabled = s.Disabled || !on
@@ -195,27 +198,16 @@ func parseMeta(s *Server, v jsonValue) (err error) {
 }
 
 // parseTLS reads the field tls.
-func parseTLS(server *Server, v jsonValue) error {
+func parseTLS(s *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
 		return err
 	}
-	for _, f := range fields {
-		switch f.name {
-		case "caFile":
-			server.TLS.CAFile, err = f.readString()
-		case "certFile":
-			server.TLS.CertFile, err = f.readString()
-		case "keyFile":
-			server.TLS.KeyFile, err = f.readString()
-		default:
-			f.warnUnknown()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return readFields(s, fields, map[string]fieldReader{
+		"caFile":   func(s *Server, v jsonValue) (err error) { s.TLS.CAFile, err = v.readString(); return },
+		"certFile": func(s *Server, v jsonValue) (err error) { s.TLS.CertFile, err = v.readString(); return },
+		"keyFile":  func(s *Server, v jsonValue) (err error) { s.TLS.KeyFile, err = v.readString(); return },
+	})
 }
 
 // parseType reads the field type.
@@ -265,7 +257,7 @@ func parseServer(v jsonValue) (Server, error) {
 // readFields reads fields into s in the file's order. readers maps a field's name to the function that reads it. A field
 // that is not in readers causes a warning. If two fields set the same thing, such as cwd and workDir, the later one
 // counts.
-func readFields(s *Server, fields []jsonValue, readers map[string]func(*Server, jsonValue) error) error {
+func readFields(s *Server, fields []jsonValue, readers map[string]fieldReader) error {
 	for _, f := range fields {
 		read := readers[f.name]
 		if read == nil {
@@ -327,22 +319,11 @@ func parseTools(server *Server, v jsonValue) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range fields {
-		switch f.name {
-		case "allow":
-			err = f.appendStrings(&server.AllowTools)
-		case "deny":
-			err = f.appendStrings(&server.DenyTools)
-		case "approve":
-			server.ApproveTools, err = f.readStringList()
-		default:
-			f.warnUnknown()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return readFields(server, fields, map[string]fieldReader{
+		"allow":   func(s *Server, v jsonValue) error { return v.appendStrings(&s.AllowTools) },
+		"deny":    func(s *Server, v jsonValue) error { return v.appendStrings(&s.DenyTools) },
+		"approve": func(s *Server, v jsonValue) (err error) { s.ApproveTools, err = v.readStringList(); return },
+	})
 }
 
 // parseTransportType returns the transport type that text means, in any spelling that MCP hosts use. text is a part of v.

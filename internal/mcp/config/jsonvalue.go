@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -210,7 +211,7 @@ func (v jsonValue) readObject() ([]jsonValue, error) {
 // truncates names that are not plain, and then always has a comma before them.
 func (v jsonValue) memberPath(name string) string {
 	switch {
-	case !isPlain(name) || len(name) > 80:
+	case !plainName.MatchString(name):
 		return fmt.Sprintf("%s, %.80q", v.path, name)
 	case strings.Contains(v.path, ", "):
 		return v.path + "." + name
@@ -218,18 +219,8 @@ func (v jsonValue) memberPath(name string) string {
 	return v.path + ", " + name
 }
 
-// isPlain reports whether errors can show a member's name without quotes, because it has only ASCII letters, digits, _
-// and -.
-func isPlain(name string) bool {
-	for _, r := range name {
-		switch {
-		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
-		default:
-			return false
-		}
-	}
-	return name != ""
-}
+// plainName matches the names that errors show completely and without quotes.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}$`)
 
 // readArray returns the items of the array v. It returns an error if v is not an array.
 func (v jsonValue) readArray() ([]jsonValue, error) {

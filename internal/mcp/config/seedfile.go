@@ -8,7 +8,7 @@ import (
 // seedServerFields maps each field of a server in the form of seed 004 to the function that reads it. seedSourceFields
 // does so for the fields of source. The files are written for a Rust program, and spell a type (Http, http) and a
 // source ({"type": "Http", …}, {"Http": {…}}) in two ways each.
-var seedServerFields = map[string]func(*Server, jsonValue) error{
+var seedServerFields = map[string]fieldReader{
 	// seedServerName has read id and name already, so these functions only check their types.
 	"id":                   func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
 	"name":                 func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
@@ -22,7 +22,7 @@ var seedServerFields = map[string]func(*Server, jsonValue) error{
 	"auto_register_tools":  parseAutoRegister,
 }
 
-var seedSourceFields = map[string]func(*Server, jsonValue) error{
+var seedSourceFields = map[string]fieldReader{
 	"type":         serverFields["type"],
 	"url":          serverFields["url"],
 	"headers":      serverFields["headers"],

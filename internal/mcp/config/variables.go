@@ -50,9 +50,10 @@ func (r *fileReader) expandVariables(s string) (string, error) {
 	}
 }
 
-// bareVariable matches $NAME. errNested is the error for ${A:-${B}}. errNotVariable is the error for any other ${ that
-// does not start a variable.
+// variableName matches the name of a shell variable, and bareVariable matches $NAME. errNested is the error for
+// ${A:-${B}}. errNotVariable is the error for any other ${ that does not start a variable.
 var (
+	variableName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	bareVariable   = regexp.MustCompile(`\$[A-Za-z_][A-Za-z0-9_]*`)
 	errNotVariable = errors.New("has a ${ that is not ${NAME} or ${NAME:-default}")
 	errNested      = errors.New("has a ${ inside of another ${…}, which is not supported")
@@ -88,7 +89,7 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 		return strings.TrimSpace(text), err
 	}
 	name, fallback, hasFallback := strings.Cut(strings.TrimPrefix(inside, "env:"), ":-")
-	if !isVariableName(name) {
+	if !variableName.MatchString(name) {
 		return "", errNotVariable
 	}
 
@@ -179,19 +180,6 @@ func (v jsonValue) warnInputs() {
 }
 
 const maxNamedInputs = 10 // more would make the warning too long to read
-
-// isVariableName reports whether s can be the name of a shell variable.
-func isVariableName(s string) bool {
-	for i, r := range s {
-		switch {
-		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', r == '_':
-		case '0' <= r && r <= '9' && i > 0:
-		default:
-			return false
-		}
-	}
-	return s != ""
-}
 
 // readText returns the content of a regular file of at most maxFileSize bytes. It replaces a leading ~/ by the home
 // directory. It checks that the file is regular before it opens the file, because opening a pipe could block.

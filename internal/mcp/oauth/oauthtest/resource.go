@@ -55,14 +55,11 @@ func (r *Resource) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	r.Lock()
 	defer r.Unlock()
 	r.Reads++
-	m := map[string]any{"resource": r.URL + "/mcp", "authorization_servers": []string{r.As.URL}, "scopes_supported": []string{"basic"}}
-	for name, value := range r.Metadata {
-		m[name] = value
-		if value == nil {
-			delete(m, name)
-		}
-	}
-	writeJSON(w, http.StatusOK, m)
+	writeMetadata(w, map[string]any{
+		"resource":              r.URL + "/mcp",
+		"authorization_servers": []string{r.As.URL},
+		"scopes_supported":      []string{"basic"},
+	}, r.Metadata)
 }
 
 // checkToken returns the subject of the token in req. If req must be refused, it returns the challenge and the status

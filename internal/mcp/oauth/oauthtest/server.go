@@ -103,13 +103,14 @@ func (s *Server) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 		"authorization_response_iss_parameter_supported": true,
 		"token_endpoint_auth_methods_supported":          []string{"client_secret_basic", "client_secret_post", "private_key_jwt", "none"},
 	}
-	for name, value := range s.Metadata {
-		m[name] = value
-		if value == nil {
-			delete(m, name)
-		}
-	}
-	writeJSON(w, http.StatusOK, m)
+	writeMetadata(w, m, s.Metadata)
+}
+
+// writeMetadata sends the document metadata with the members of changes. A nil value in changes removes the member.
+func writeMetadata(w http.ResponseWriter, metadata, changes map[string]any) {
+	maps.Copy(metadata, changes)
+	maps.DeleteFunc(metadata, func(_ string, value any) bool { return value == nil })
+	writeJSON(w, http.StatusOK, metadata)
 }
 
 // serveRegistration registers a client (RFC 7591).
