@@ -57,44 +57,46 @@ func (a *Authorization) Host() string {
 // ctx ends during that. waiter is a short text that Callback returns when the sign-in ends, to identify what waits for
 // it; "" adds none. Errors are *Error.
 func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string) (*Authorization, error) {
-	id = c.principalOf(id)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(c.ctx, stop)()
-	tokens, err := c.acquireUser(id)
+	tokens, err := c.acquireUser(c.principalOf(id))
 	if err != nil {
 		return nil, asError(err)
 	}
 	defer c.releaseUser(tokens)
-
-	if err := tokens.authorizeLock.acquire(ctx); err != nil {
-		return nil, asError(err)
-	}
-	defer tokens.authorizeLock.release()
-	g, err := tokens.discover(ctx)
-	if err != nil {
-		c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
-		return nil, asError(err)
-	}
-
-	fresh := &storedAuthorization{
-		Status:   statusPending,
-		Issuer:   id.Issuer,
-		Subject:  id.Subject,
-		Server:   *g.server,
-		Client:   c.storeClient(g.client),
-		Scopes:   g.scopes,
-		Verifier: oauth2.GenerateVerifier(),
-		Expires:  c.store.Now().Add(signInTimeout).UTC(),
-	}
-	if waiter != "" {
-		fresh.Waiters = []string{waiter}
-	}
-	authorization, err := c.joinOrStart(ctx, fresh)
+	authorization, err := tokens.authorize(ctx, waiter)
 	if err != nil {
 		return nil, asError(err)
 	}
 	return authorization, nil
+}
+
+// authorize is Authorize for the user of u. Only one call at a time runs in this process.
+func (u *userTokens) authorize(ctx context.Context, waiter string) (*Authorization, error) {
+	if err := u.authorizeLock.acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer u.authorizeLock.release()
+	g, err := u.discover(ctx)
+	if err != nil {
+		u.c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
+		return nil, err
+	}
+	fresh := &storedAuthorization{
+		Status:   statusPending,
+		Issuer:   u.id.Issuer,
+		Subject:  u.id.Subject,
+		Server:   *g.server,
+		Client:   u.c.storeClient(g.client),
+		Scopes:   g.scopes,
+		Verifier: oauth2.GenerateVerifier(),
+		Expires:  u.c.store.Now().Add(signInTimeout).UTC(),
+	}
+	if waiter != "" {
+		fresh.Waiters = []string{waiter}
+	}
+	return u.c.joinOrStart(ctx, fresh)
 }
 
 // SignInHost returns the host of the page where the user id would sign in now. It does not begin a sign-in. It requests
@@ -408,15 +410,12 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 		return err
 	}
 	defer c.releaseUser(tokens)
-	g := &grant{server: &stored.Server, scopes: stored.Scopes}
-	g.client = c.restoreClient(stored.Client, g.server)
-
+	g := &grant{server: &stored.Server, client: c.restoreClient(stored.Client, &stored.Server)}
 	if c.cfg.DPoP {
 		if g.key, err = newProofKey(); err != nil {
 			return fmt.Errorf("generate a key for DPoP: %w", err)
 		}
 	}
-
 	requestCtx, stop := context.WithTimeout(ctx, fetchTimeout)
 	defer stop()
 	reply, err := c.postTokenRequest(requestCtx, *g, url.Values{

@@ -99,6 +99,7 @@ func (c *Client) addClientAuth(form url.Values, server *authServer, client clien
 }
 
 const (
+	minRSABits        = 2048 // RFC 7518 section 3.3
 	assertionType     = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 	assertionLifetime = time.Minute
 )
@@ -155,13 +156,15 @@ func ParsePrivateKey(text string) (crypto.Signer, jwt.SigningMethod, error) {
 	switch k := key.(type) {
 	case *ecdsa.PrivateKey:
 		methods := map[elliptic.Curve]jwt.SigningMethod{
-			elliptic.P256(): jwt.SigningMethodES256, elliptic.P384(): jwt.SigningMethodES384, elliptic.P521(): jwt.SigningMethodES512,
+			elliptic.P256(): jwt.SigningMethodES256,
+			elliptic.P384(): jwt.SigningMethodES384,
+			elliptic.P521(): jwt.SigningMethodES512,
 		}
-		if m := methods[k.Curve]; m != nil {
-			return k, m, nil
+		if method := methods[k.Curve]; method != nil {
+			return k, method, nil
 		}
 	case *rsa.PrivateKey:
-		if k.N.BitLen() >= 2048 {
+		if k.N.BitLen() >= minRSABits {
 			return k, jwt.SigningMethodRS256, nil
 		}
 	case ed25519.PrivateKey:

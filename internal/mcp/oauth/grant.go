@@ -85,7 +85,8 @@ func (c *Client) requestIDJAG(ctx context.Context, g *grant, userToken auth.Secr
 		return "", err
 	}
 	if reply.Status != http.StatusOK {
-		return "", &fetch.Error{Public: idpEndpoint + " refused the request", Status: reply.Status, Code: token.ErrorCode(reply.Body)}
+		code := token.ErrorCode(reply.Body)
+		return "", &fetch.Error{Public: idpEndpoint + " refused the request", Status: reply.Status, Code: code}
 	}
 
 	var decoded struct {

@@ -42,7 +42,8 @@ func (c *Client) registerClient(ctx context.Context, server *authServer, scopes 
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	reply, err := fetch.Do(c.egress.httpClientFor(server.RegisterURL, server.Configured), req, registration, maxRegistration)
+	httpClient := c.egress.httpClientFor(server.RegisterURL, server.Configured)
+	reply, err := fetch.Do(httpClient, req, registration, maxRegistration)
 	if err != nil {
 		return clientIdentity{}, err
 	}

@@ -61,16 +61,18 @@ func (c *Client) revoke(ctx context.Context, g *grant) {
 // access token. It repeats the request once if the endpoint may accept the client by another authentication method
 // (mayUsePost).
 func (c *Client) requestRevocation(ctx context.Context, g grant) error {
-	form := url.Values{"token": {g.refresh.Reveal()}, "token_type_hint": {"refresh_token"}}
+	revoked, tokenType := g.refresh, "refresh_token"
 	if g.refresh.IsZero() {
-		form = url.Values{"token": {g.token.Secret.Reveal()}, "token_type_hint": {"access_token"}}
+		revoked, tokenType = g.token.Secret, "access_token"
 	}
+	form := url.Values{"token": {revoked.Reveal()}, "token_type_hint": {tokenType}}
 	for {
 		request, err := c.newClientRequest(ctx, g.server.RevokeURL, g, form)
 		if err != nil {
 			return err
 		}
-		reply, err := fetch.Do(c.egress.httpClientFor(g.server.RevokeURL, g.server.Configured), request, revocationEndpoint, maxTokenReply)
+		httpClient := c.egress.httpClientFor(g.server.RevokeURL, g.server.Configured)
+		reply, err := fetch.Do(httpClient, request, revocationEndpoint, maxTokenReply)
 		if err != nil {
 			return err
 		}

@@ -44,7 +44,8 @@ func (c *Client) postTokenRequest(ctx context.Context, g grant, form url.Values)
 		if err != nil {
 			return tokenReply{}, err
 		}
-		reply, err := fetch.Do(c.egress.httpClientFor(g.server.TokenURL, g.server.Configured), req, tokenEndpoint, maxTokenReply)
+		httpClient := c.egress.httpClientFor(g.server.TokenURL, g.server.Configured)
+		reply, err := fetch.Do(httpClient, req, tokenEndpoint, maxTokenReply)
 		if err != nil {
 			return tokenReply{}, err
 		}
@@ -57,7 +58,8 @@ func (c *Client) postTokenRequest(ctx context.Context, g grant, form url.Values)
 		case g.mayUsePost(reply):
 			g.client.method = methodPost
 		default:
-			return tokenReply{}, &fetch.Error{Public: tokenEndpoint + " refused the request", Status: reply.Status, Code: token.ErrorCode(reply.Body)}
+			code := token.ErrorCode(reply.Body)
+			return tokenReply{}, &fetch.Error{Public: tokenEndpoint + " refused the request", Status: reply.Status, Code: code}
 		}
 	}
 }
