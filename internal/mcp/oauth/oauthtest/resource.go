@@ -71,9 +71,9 @@ func (r *Resource) checkToken(w http.ResponseWriter, req *http.Request) (subject
 	r.Sent = append(r.Sent, header)
 	scheme, text, _ := strings.Cut(header, " ")
 	r.As.Lock()
-	t, known := r.As.tokens[text]
+	t, isKnown := r.As.tokens[text]
 	r.As.Unlock()
-	where := fmt.Sprintf("resource_metadata=%q", r.URL+"/.well-known/oauth-protected-resource/mcp")
+	metadataParam := fmt.Sprintf("resource_metadata=%q", r.URL+"/.well-known/oauth-protected-resource/mcp")
 
 	refuse := func(status int, challenge string) (string, string, int) {
 		r.Refusals++
@@ -83,8 +83,8 @@ func (r *Resource) checkToken(w http.ResponseWriter, req *http.Request) (subject
 		return "", challenge, status
 	}
 
-	if !known || r.Refuse || t.resource != r.URL+"/mcp" {
-		return refuse(http.StatusUnauthorized, "Bearer "+where)
+	if !isKnown || r.Refuse || t.resource != r.URL+"/mcp" {
+		return refuse(http.StatusUnauthorized, "Bearer "+metadataParam)
 	}
 	if t.thumbprint != "" || scheme == "DPoP" {
 		thumbprint, code := checkProof(req.Header.Get("DPoP"), req.Method, r.URL+"/mcp", text, r.Nonce)
@@ -95,13 +95,14 @@ func (r *Resource) checkToken(w http.ResponseWriter, req *http.Request) (subject
 			code = "invalid_token"
 		}
 		if code != "" {
-			return refuse(http.StatusUnauthorized, fmt.Sprintf("DPoP error=%q, %s", code, where))
+			return refuse(http.StatusUnauthorized, fmt.Sprintf("DPoP error=%q, %s", code, metadataParam))
 		}
 	}
 	if r.Needs != nil {
 		for _, scope := range r.Needs(req) {
 			if !slices.Contains(t.scopes, scope) {
-				return refuse(http.StatusForbidden, fmt.Sprintf("Bearer error=\"insufficient_scope\", scope=%q, %s", scope, where))
+				challenge = fmt.Sprintf("Bearer error=\"insufficient_scope\", scope=%q, %s", scope, metadataParam)
+				return refuse(http.StatusForbidden, challenge)
 			}
 		}
 	}
