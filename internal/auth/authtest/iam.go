@@ -5,8 +5,7 @@
 //	iam.AnswerToken(`{"access_token":"x","expires_in":60}`, http.StatusOK)
 //	token := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), iam.ClaimsJSON(nil))
 //
-// NewIAM closes the server when the test ends. Its handlers may be replaced while requests
-// are in flight.
+// NewIAM closes the server when the test ends. Its handlers may be replaced while requests are in flight.
 package authtest
 
 import (

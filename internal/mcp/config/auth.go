@@ -180,9 +180,8 @@ func (s *Server) HTTPURL() string {
 // Grant describes how tokens are obtained from a server's authorization server. The AuthType
 // decides which fields are allowed.
 type Grant struct {
-	// Issuer or TokenURL names the authorization server. If both are empty, the MCP server's metadata
-	// names it (RFC 9728). The issuer's own metadata must repeat Issuer exactly. AuthExchange needs one
-	// of the two.
+	// Issuer or TokenURL names the authorization server. If both are empty, the MCP server's metadata names it (RFC
+	// 9728). The issuer's own metadata must repeat Issuer exactly. AuthExchange needs one of the two.
 	Issuer, TokenURL string
 
 	// ClientID and the fields below are answerd's OAuth client there. AuthAuthorizationCode works

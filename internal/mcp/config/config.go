@@ -72,14 +72,12 @@ type Server struct {
 	Hidden     bool     // callable by name, but not offered to the model
 	AllowTools []string // patterns; empty allows all tools
 	DenyTools  []string // patterns; overrides AllowTools
-	// Approval and ApproveTools select the calls that a person must approve, each time. A
-	// call needs approval if either of the two selects it. AutoApprove are globs of tools that
-	// Approval does not select.
+	// Approval and ApproveTools select the calls that a person must approve, each time. A call needs approval if either
+	// of the two selects it. AutoApprove are globs of tools that Approval does not select.
 	Approval     Approval
 	ApproveTools []string
 	AutoApprove  []string
-	// IdempotentTools are globs of tools that may be called again when the outcome of a
-	// call is unknown.
+	// IdempotentTools are globs of tools that may be called again when the outcome of a call is unknown.
 	IdempotentTools []string
 	// Sampling lets the server use the run's language model during a call. The tokens count towards
 	// the budget of the run.
@@ -95,10 +93,9 @@ type Server struct {
 	// that reads the resources that match.
 	Resources []string
 
-	// StandaloneStream decides whether HTTP sessions of protocol versions before 2026-07-28 open the
-	// standalone SSE stream (GET). nil: if the server announces changes of its tools or of the
-	// configured Resources. true: always, because some servers send elicitation requests only there.
-	// false: never.
+	// StandaloneStream decides whether HTTP sessions of protocol versions before 2026-07-28 open the standalone SSE
+	// stream (GET). nil: if the server announces changes of its tools or of the configured Resources. true: always,
+	// because some servers send elicitation requests only there. false: never.
 	StandaloneStream *bool
 
 	// Timeout bounds how long a server may be silent during a call; 0: the client's default. Each

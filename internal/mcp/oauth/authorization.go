@@ -174,8 +174,7 @@ func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*
 		if joined, err := c.join(ctx, string(pendingState), fresh); joined != nil || err != nil {
 			return joined, err
 		}
-		// Store the authorization before its state, because another process may load it as soon as the state is
-		// stored.
+		// Store the authorization before its state, because another process may load it as soon as the state is stored.
 		if !isStored {
 			if _, err := c.saveAuthorization(ctx, fresh, 0, state); err != nil {
 				return nil, err

@@ -72,8 +72,7 @@ func padEmptyStrings(line string) string {
 	return out.String()
 }
 
-// validScopes returns the first maxScopes valid scopes (RFC 6749 section 3.3) without duplicates; nil if none is
-// valid.
+// validScopes returns the first maxScopes valid scopes (RFC 6749 section 3.3) without duplicates; nil if none is valid.
 func validScopes(scopes []string) []string {
 	var out []string
 	for _, s := range scopes {

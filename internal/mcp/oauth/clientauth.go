@@ -55,8 +55,7 @@ func secretAuthMethod(server *authServer) string {
 }
 
 // registeredAuthMethod returns the authentication method for the registration of a new client at server. It prefers
-// methodPost, because servers built with the Python SDK, such as FastMCP servers, look for the client only in the
-// form.
+// methodPost, because servers built with the Python SDK, such as FastMCP servers, look for the client only in the form.
 func registeredAuthMethod(server *authServer) string {
 	switch {
 	case slices.Contains(server.AuthMethods, methodPost):

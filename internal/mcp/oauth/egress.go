@@ -77,8 +77,7 @@ func newHTTPClient(t *http.Transport, certificates *tlsconfig.Source) *http.Clie
 }
 
 // httpClientFor returns the client for the URL raw. configured says that the configuration names the URL, or the
-// authorization server whose metadata has it. For a URL at the MCP server's own origin, configured makes no
-// difference.
+// authorization server whose metadata has it. For a URL at the MCP server's own origin, configured makes no difference.
 func (e *egress) httpClientFor(raw string, configured bool) *http.Client {
 	u, err := url.Parse(raw)
 	isMCPServer := err == nil && origin(u) == origin(e.server)

@@ -187,8 +187,7 @@ func (u *userTokens) reloadGrant(ctx context.Context) error {
 }
 
 // lockRefresh waits until no other process uses the user's refresh token, and sets the lock for this process. The end
-// of ctx ends the wait. When the result is stored, unlock must be called. The lock ends after refreshLease in any
-// case.
+// of ctx ends the wait. When the result is stored, unlock must be called. The lock ends after refreshLease in any case.
 func (u *userTokens) lockRefresh(ctx context.Context) (unlock func(), err error) {
 	name := u.c.storedName(kindRefresh, u.id.Issuer, u.id.Subject)
 	for {

@@ -27,8 +27,7 @@ type Resource struct {
 	Reads    int // how often the metadata was read
 }
 
-// Protect serves next at /mcp for requests with a valid token. The header X-Subject tells next who the token's user
-// is.
+// Protect serves next at /mcp for requests with a valid token. The header X-Subject tells next who the token's user is.
 func (s *Server) Protect(t testing.TB, next http.Handler) *Resource {
 	r := &Resource{As: s, Metadata: map[string]any{}}
 	mux := http.NewServeMux()
