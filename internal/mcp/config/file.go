@@ -59,7 +59,8 @@ func parseFile(top jsonValue) ([]Server, error) {
 	case list == nil:
 		return nil, top.errorf("has no mcpServers")
 	case list.name == "servers" && list.raw.Kind() == '[':
-		return parseSeedFile(fields) // including unknown, some of which this form has
+		isList := func(f jsonValue) bool { return f.name == list.name }
+		return parseSeedFile(*list, slices.DeleteFunc(fields, isList))
 	}
 
 	if inputs != nil {

@@ -53,31 +53,26 @@ func parseAutoRegister(s *Server, v jsonValue) error {
 	return err
 }
 
-// parseSeedFile reads a file in the form of seed 004. The fields beside servers are defaults for all servers.
-func parseSeedFile(fields []jsonValue) ([]Server, error) {
-	var defaults Server
-	var servers jsonValue
-	for _, f := range fields {
-		var err error
-		switch f.name {
-		case "servers":
-			servers = f
-		case "auto_register_tools":
-			err = parseAutoRegister(&defaults, f)
-		case "tool_timeout_secs":
-			err = readToolTimeout(&defaults, f)
-		case "max_concurrent_calls":
-			if !f.isNull() {
-				defaults.MaxConcurrentCalls, err = f.readCount()
-			}
-		default:
-			f.warnUnknown()
+// seedDefaultFields maps each field of a file in the form of seed 004, except servers, to the function that reads it. The
+// fields are defaults for all servers.
+var seedDefaultFields = map[string]fieldReader{
+	"auto_register_tools": parseAutoRegister,
+	"tool_timeout_secs":   readToolTimeout,
+	"max_concurrent_calls": func(s *Server, v jsonValue) (err error) {
+		if !v.isNull() {
+			s.MaxConcurrentCalls, err = v.readCount()
 		}
-		if err != nil {
-			return nil, err
-		}
-	}
+		return err
+	},
+}
 
+// parseSeedFile reads a file in the form of seed 004. servers is the member servers of the file, and fields are the
+// others.
+func parseSeedFile(servers jsonValue, fields []jsonValue) ([]Server, error) {
+	var defaults Server
+	if err := readFields(&defaults, fields, seedDefaultFields); err != nil {
+		return nil, err
+	}
 	items, err := servers.readArray()
 	if err != nil {
 		return nil, err
