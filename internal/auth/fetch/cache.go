@@ -36,9 +36,8 @@ type Policy struct {
 // that gives up does not cancel the request for others. During the pause after a failure, a call that needs a request
 // returns that failure's error without waiting.
 //
-// The usual choice, ReuseTokenSource of golang.org/x/oauth2, does not give each caller a context of its own. In a
-// measurement with 100 callers and an endpoint that fails, it sent 200 requests one after the other, and the last
-// caller waited for ten seconds.
+// The usual choice, ReuseTokenSource of golang.org/x/oauth2, does not give each caller a context of its own. With many
+// callers and an endpoint that fails, it sends their requests one after the other.
 type Cache[T any] struct {
 	fetch  func(context.Context) (T, error)
 	policy Policy

@@ -424,7 +424,7 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 		"code_verifier": {stored.Verifier},
 	})
 	if err != nil {
-		if isClientUnknown(err) {
+		if refusalCode(err) == codeInvalidClient {
 			c.discovery.forgetClient(ctx, g)
 		}
 		return err

@@ -71,7 +71,7 @@ func registeredAuthMethod(server *authServer) string {
 // list both methods but accept a client only by one of them. Sending the client id in the form in addition to the
 // header is not an alternative, because some servers refuse that.
 func (g *grant) mayUsePost(reply fetch.Reply) bool {
-	isClientRefused := token.ErrorCode(reply.Body) == "invalid_client"
+	isClientRefused := token.ErrorCode(reply.Body) == codeInvalidClient
 	return g.client.method == methodBasic && isClientRefused && slices.Contains(g.server.AuthMethods, methodPost)
 }
 

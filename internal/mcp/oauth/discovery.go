@@ -6,8 +6,6 @@ import (
 	"errors"
 	"strings"
 	"time"
-
-	"answerd/internal/auth/fetch"
 )
 
 const (
@@ -175,11 +173,4 @@ func (d *discovery) forgetClient(ctx context.Context, g *grant) {
 	if d.registered[g.server.Issuer].id == g.client.id {
 		delete(d.registered, g.server.Issuer)
 	}
-}
-
-// isClientUnknown reports whether err says that the authorization server does not know our client or does not accept
-// its authentication (RFC 6749 section 5.2).
-func isClientUnknown(err error) bool {
-	refusal, ok := errors.AsType[*fetch.Error](err)
-	return ok && refusal.Code == "invalid_client"
 }

@@ -149,7 +149,7 @@ func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
 }
 
 // The URLs at which metadata is looked for, and the issuers that it may name there.
-func TestMetadataLocations(t *testing.T) {
+func TestMetadataURLs(t *testing.T) {
 	root := wellKnown
 	for server, c := range map[string]struct{ given, want string }{
 		"https://h/mcp":             {"", "https://h" + root + "/mcp=https://h/mcp; https://h" + root + "=https://h/mcp,https://h"},
@@ -166,8 +166,8 @@ func TestMetadataLocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, p := range client.metadataLocations(c.given) {
-			got = append(got, p.url+"="+strings.Join(p.resources, ","))
+		for _, metadataURL := range client.metadataURLs(c.given) {
+			got = append(got, metadataURL+"="+strings.Join(client.resourcesAt(metadataURL), ","))
 		}
 		if text := strings.Join(got, "; "); text != c.want {
 			t.Errorf("%s: got %s, want %v", server, text, c.want)
@@ -201,7 +201,7 @@ func TestResourceMayBeSpelledInAnotherWay(t *testing.T) {
 		}
 		client.Close()
 		body := `{"resource":"` + c.resource + `","authorization_servers":["https://as.example"]}`
-		got, err := parseResource([]byte(body), client.metadataLocations("")[0].resources)
+		got, err := parseResource([]byte(body), client.resourcesAt(client.metadataURLs("")[0]))
 		if ok := err == nil; ok != c.ok || ok && got.name != c.resource {
 			t.Errorf("%s with metadata of %s: %+v, %v, want it accepted: %t", c.server, c.resource, got, err, c.ok)
 		}

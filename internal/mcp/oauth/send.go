@@ -76,10 +76,6 @@ func isRefusal(resp *http.Response) bool {
 // currentToken returns the token for the first attempt of a request. It returns the zero Secret if the request must be
 // sent without a token, to get a challenge that says where to request one. It may wait for the token endpoint or the
 // store, until ctx ends. The error is ErrConsent if the user must sign in, or one of the token endpoint or the store.
-//
-// For AuthorizationCode it returns the following. If the grant has a refresh token, the CachedSource returns a token,
-// which it renews before it expires. Without a refresh token, the result is the sign-in's token until it expires.
-// Without a token, the result is the zero Secret until a challenge has arrived, and ErrConsent after that.
 func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 	if u.c.cfg.Kind != AuthorizationCode {
 		if _, ok := u.source.Cached(); !ok && u.needsChallenge() {
@@ -90,11 +86,11 @@ func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 	if err := u.syncGrant(ctx); err != nil {
 		return auth.Secret{}, err
 	}
-	token, ok := u.source.Cached()
+	token, isValid := u.source.Cached()
 	switch {
 	case u.canRefresh():
-		return u.source.Token(ctx)
-	case ok:
+		return u.source.Token(ctx) // cached, and renewed before it expires
+	case isValid:
 		return token, nil
 	case u.needsChallenge():
 		return auth.Secret{}, nil
@@ -187,12 +183,12 @@ func (t *tokenReplacer) nextToken(r *http.Request, resp *http.Response, sent aut
 	case t.tokenRenewed && !sent.IsZero():
 		// The renewed token was refused too. The user may have revoked access, or the server may have moved to another
 		// authorization server.
-		return t.giveUp(ctx, ch, sent)
+		return t.requireSignIn(ctx, ch, sent)
 	}
 	tokens.saveChallenge(ch)
 	t.tokenRenewed = !sent.IsZero()
 	if tokens.c.cfg.Kind == AuthorizationCode && !tokens.canRefresh() {
-		return t.giveUp(ctx, ch, sent)
+		return t.requireSignIn(ctx, ch, sent)
 	}
 	var token auth.Secret
 	var err error
@@ -207,10 +203,10 @@ func (t *tokenReplacer) nextToken(r *http.Request, resp *http.Response, sent aut
 	return token, nil
 }
 
-// giveUp handles a refusal after which no token can be requested without a sign-in. sent is the refused token. If
-// another request or process has obtained a valid token for the user, giveUp returns that. Otherwise it drops the
+// requireSignIn handles a refusal after which no token can be requested without a sign-in. sent is the refused token. If
+// another request or process has obtained a valid token for the user, requireSignIn returns that. Otherwise it drops the
 // user's grant and returns an *Error that wraps ErrConsent. For grants without sign-in it returns errFinal.
-func (t *tokenReplacer) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
+func (t *tokenReplacer) requireSignIn(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	tokens := t.tokens
 	if tokens.c.cfg.Kind != AuthorizationCode {
 		return auth.Secret{}, errFinal

@@ -327,7 +327,7 @@ func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, er
 // revision. If the authorization server has refused the refresh token for good, handleRefreshError removes the grant
 // here and in the store, and returns an error that wraps ErrConsent. Otherwise it returns err.
 func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision uint64, err error) error {
-	if isClientUnknown(err) {
+	if refusalCode(err) == codeInvalidClient {
 		u.c.discovery.forgetClient(ctx, g)
 	}
 	if !u.c.isGrantRefused(err) {

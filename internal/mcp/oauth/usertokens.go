@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"answerd/internal/auth"
-	"answerd/internal/auth/fetch"
 	"answerd/internal/auth/token"
 	"answerd/internal/help"
 	"answerd/internal/lru"
@@ -154,14 +153,10 @@ func (g *grant) scopesAt(server *authServer) []string {
 // token is useless without it. A refusal of a configured client does not count, because its secret may be wrong in
 // only one process.
 func (c *Client) isGrantRefused(err error) bool {
-	refusal, ok := errors.AsType[*fetch.Error](err)
-	if !ok {
-		return false
-	}
-	switch refusal.Code {
+	switch refusalCode(err) {
 	case "invalid_grant", "invalid_scope":
 		return true
-	case "invalid_client", "unauthorized_client":
+	case codeInvalidClient, "unauthorized_client":
 		return c.cfg.ClientID == ""
 	}
 	return false
