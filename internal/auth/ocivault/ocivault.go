@@ -176,15 +176,10 @@ func (d *dispatcher) send(req *http.Request) (fetch.Reply, error) {
 // httpResponse converts r to the response type that the SDK expects.
 func httpResponse(req *http.Request, r fetch.Reply) *http.Response {
 	return &http.Response{
-		Status:        http.StatusText(r.Status),
-		StatusCode:    r.Status,
-		Proto:         "HTTP/1.1",
-		ProtoMajor:    1,
-		ProtoMinor:    1,
-		Header:        r.Header,
-		ContentLength: int64(len(r.Body)),
-		Body:          io.NopCloser(bytes.NewReader(r.Body)),
-		Request:       req,
+		Status: http.StatusText(r.Status), StatusCode: r.Status,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: r.Header, Body: io.NopCloser(bytes.NewReader(r.Body)), ContentLength: int64(len(r.Body)),
+		Request: req,
 	}
 }
 

@@ -10,12 +10,11 @@
 // values, because they may be secret. The package opens no connection and has no state, so everything in it may be used
 // concurrently.
 //
-// Parse does not decode the file into structs, because errors need each value's place in the file. It reads jsonValues,
-// which know their place (jsonvalue.go). Tables map each member's name to the function that reads it, including the
-// members of other MCP hosts (file.go, seedfile.go, auth.go). These functions replace variables (variables.go) and fill
-// in a Server, which is then checked as a whole (Server.checkServer). Parse sets only two defaults, the type and the
-// inherited environment. Package mcp applies the others, because a zero value must mean the same in a Server that was
-// created in Go.
+// Parse reads jsonValues, which know their place in the file (jsonvalue.go). Tables map each member's name to the
+// function that reads it, including the members of other MCP hosts (file.go, seedfile.go, auth.go). These functions
+// replace variables (variables.go) and fill in a Server, which is then checked as a whole (Server.checkServer). Parse
+// sets only two defaults, the type and the inherited environment. Package mcp applies the others, because a zero value
+// must mean the same in a Server that was created in Go.
 package config
 
 import (

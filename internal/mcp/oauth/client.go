@@ -88,10 +88,9 @@ type discovery struct {
 }
 
 // contextLock is a lock that is held during requests, which take seconds. Unlike a mutex, it lets a goroutine that waits
-// for it return when the goroutine's context ends. Sending to the channel acquires the lock, receiving releases it.
+// for it return when the goroutine's context ends. It is a channel of capacity 1: sending acquires the lock, receiving
+// releases it.
 type contextLock chan struct{}
-
-func newContextLock() contextLock { return make(contextLock, 1) }
 
 // acquire waits until it has acquired the lock or ctx has ended. The error is the cause of that end.
 func (l contextLock) acquire(ctx context.Context) error {

@@ -17,7 +17,7 @@ const (
 
 // newDiscovery returns a discovery without a result. It sends nothing.
 func newDiscovery(c *Client) *discovery {
-	return &discovery{c: c, lock: newContextLock(), boundIssuer: c.cfg.Issuer, registered: map[string]clientIdentity{}}
+	return &discovery{c: c, lock: make(contextLock, 1), boundIssuer: c.cfg.Issuer, registered: map[string]clientIdentity{}}
 }
 
 // discover returns what to request the next token with, as a grant without tokens: the authorization server that ch,
@@ -70,24 +70,18 @@ func (d *discovery) lookUp(ctx context.Context, ch challenge) (*authServer, erro
 }
 
 // isCurrent reports whether the result of the last search also applies to the challenge ch, which arrived at
-// challengedAt:
-//   - a failure applies for discoveryRetryAfter, so that the waiting requests of many users do not repeat the
-//     search;
-//   - an authorization server that the configuration names applies for discoveryMaxAge, to any challenge;
-//   - one that the MCP server has named applies for discoveryMaxAge, to challenges that are older than the search
-//     and name the same metadata.
-//
-// d.lock must be held.
+// challengedAt. d.lock must be held.
 func (d *discovery) isCurrent(ch challenge, challengedAt time.Time) bool {
 	age := time.Since(d.searchedAt)
 	switch {
-	case d.server == nil && d.err == nil:
+	case d.server == nil && d.err == nil: // there was no search yet
 		return false
-	case d.err != nil:
+	case d.err != nil: // a pause, so that the waiting requests of many users do not repeat the search
 		return age < discoveryRetryAfter
-	case d.server.Configured:
+	case d.server.Configured: // the challenge does not matter
 		return age < discoveryMaxAge
 	}
+	// The MCP server has named the authorization server, and a newer challenge may name another one.
 	return age < discoveryMaxAge && d.searchedAt.After(challengedAt) && d.metadataURL == ch.metadata
 }
 

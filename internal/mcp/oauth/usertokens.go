@@ -29,7 +29,7 @@ func (c *Client) acquireUser(id auth.Identity) (*userTokens, error) {
 		key.token = sha256.Sum256([]byte(id.Token.Reveal()))
 	}
 	tokens, err := c.users.Acquire(key, func() *userTokens {
-		u := &userTokens{c: c, id: id, key: key, authorizeLock: newContextLock()}
+		u := &userTokens{c: c, id: id, key: key, authorizeLock: make(contextLock, 1)}
 		u.source = token.NewCachedSource(u.fetchToken)
 		return u
 	})
