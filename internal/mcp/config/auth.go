@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"net/url"
 	"slices"
 	"strings"
@@ -265,11 +266,8 @@ func (g *Grant) readSubjectTokenType(v jsonValue) error {
 
 // checkGrant returns the first mistake in the grant of a server with the given type, or nil if there is none.
 func (g *Grant) checkGrant(authType AuthType) *fieldError {
-	if f := g.checkClient(authType); f != nil {
-		return f
-	}
-	if f := g.checkEndpoints(authType); f != nil {
-		return f
+	if mistake := cmp.Or(g.checkClient(authType), g.checkEndpoints(authType)); mistake != nil {
+		return mistake
 	}
 	switch {
 	case authType == AuthJWTBearer && g.Assertion.IsZero() && g.AssertionFile == "":
