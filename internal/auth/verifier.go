@@ -83,13 +83,9 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	v := &Verifier{cfg: cfg, scopes: strings.Fields(cfg.Scope), client: fetch.NewClient(cfg.HTTPClient)}
 	v.keys = newKeyCache(cfg.Issuer, cfg.JWKSURL, v.client, cfg.Logger)
 	v.parser = jwt.NewParser(
-		jwt.WithValidMethods(cfg.Algorithms),
-		jwt.WithStrictDecoding(),
-		jwt.WithLeeway(clockSkew),
-		jwt.WithExpirationRequired(),
-		jwt.WithIssuedAt(),
-		jwt.WithIssuer(cfg.Issuer),
-		jwt.WithAudience(cfg.Audience),
+		jwt.WithValidMethods(cfg.Algorithms), jwt.WithStrictDecoding(),
+		jwt.WithIssuer(cfg.Issuer), jwt.WithAudience(cfg.Audience),
+		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(clockSkew),
 	)
 	return v, nil
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"go.opentelemetry.io/otel/trace"
 
 	"answerd/internal/help"
 )
@@ -59,8 +58,8 @@ func (h *logHandler) Handle(ctx context.Context, record slog.Record) error {
 		return nil
 	}
 	var added []slog.Attr
-	if sc := trace.SpanContextFromContext(ctx); sc.HasTraceID() {
-		added = append(added, slog.String("trace_id", sc.TraceID().String()))
+	if traceID := TraceID(ctx); traceID != "" {
+		added = append(added, slog.String("trace_id", traceID))
 	}
 	if needsHelp(record) {
 		added = append(added, help.Troubleshooting.Attr())

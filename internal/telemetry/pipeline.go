@@ -84,18 +84,18 @@ func newTracePipeline(ctx context.Context, cfg Config, res *resource.Resource, m
 
 // newExporter returns the OTLP exporter for traces, or an error if the configuration is not usable. The exporter does
 // not connect before its first export.
-func newExporter(ctx context.Context, c Config) (sdktrace.SpanExporter, error) {
-	if err := checkEndpoint("ENABLE_TRACING is true", "traces", c.Endpoint, c.Headers); err != nil {
+func newExporter(ctx context.Context, cfg Config) (sdktrace.SpanExporter, error) {
+	if err := checkEndpoint("ENABLE_TRACING is true", "traces", cfg.Endpoint, cfg.Headers); err != nil {
 		return nil, err
 	}
-	opts := []otlptracehttp.Option{
-		otlptracehttp.WithEndpointURL(c.Endpoint),
+	options := []otlptracehttp.Option{
+		otlptracehttp.WithEndpointURL(cfg.Endpoint),
 		otlptracehttp.WithProxy(proxyUnlessRedirected),
 	}
-	if len(c.Headers) > 0 {
-		opts = append(opts, otlptracehttp.WithHeaders(c.Headers))
+	if len(cfg.Headers) > 0 {
+		options = append(options, otlptracehttp.WithHeaders(cfg.Headers))
 	}
-	exporter, err := otlptracehttp.New(ctx, opts...)
+	exporter, err := otlptracehttp.New(ctx, options...)
 	if err != nil {
 		return nil, fmt.Errorf("setting up the OTLP exporter (OTEL_EXPORTER_OTLP_*): %w", err)
 	}

@@ -147,23 +147,22 @@ func (t *Telemetry) shutdownAll(ctx context.Context) (err error) {
 
 // TraceID returns the id of the trace in ctx as 32 hex digits, or "" if ctx has no trace.
 func TraceID(ctx context.Context) string {
-	sc := trace.SpanContextFromContext(ctx)
-	if !sc.HasTraceID() {
-		return ""
+	if spanContext := trace.SpanContextFromContext(ctx); spanContext.HasTraceID() {
+		return spanContext.TraceID().String()
 	}
-	return sc.TraceID().String()
+	return ""
 }
 
 // newResource returns the attributes of this process, which all spans, metrics and log records have. If an attribute is
 // set several times, the last option applies. The options are therefore ordered: the default name, then
 // OTEL_RESOURCE_ATTRIBUTES, then the explicit configuration.
-func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
+func newResource(ctx context.Context, cfg Config) (*resource.Resource, error) {
 	var configured []attribute.KeyValue
-	if c.ServiceName != "" {
-		configured = append(configured, semconv.ServiceName(c.ServiceName))
+	if cfg.ServiceName != "" {
+		configured = append(configured, semconv.ServiceName(cfg.ServiceName))
 	}
-	if c.Version != "" {
-		configured = append(configured, semconv.ServiceVersion(c.Version))
+	if cfg.Version != "" {
+		configured = append(configured, semconv.ServiceVersion(cfg.Version))
 	}
 	res, err := resource.New(ctx,
 		resource.WithAttributes(semconv.ServiceName("answerd")),

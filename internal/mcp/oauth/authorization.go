@@ -115,11 +115,8 @@ func (c *Client) SignInHost(ctx context.Context, id auth.Identity) (string, erro
 	if err != nil {
 		return "", asError(err)
 	}
-	page, err := url.Parse(server.AuthorizeURL)
-	if err != nil {
-		return "", asError(err)
-	}
-	return page.Host, nil
+	authorization := &Authorization{URL: server.AuthorizeURL}
+	return authorization.Host(), nil
 }
 
 // authorizationURL returns the URL of the authorization request (OAuth 2.1 section 4.1.1) with PKCE (RFC 7636), a
@@ -429,7 +426,6 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 		}
 		return err
 	}
-
 	g.scopes = mergeScopes(stored.Scopes, reply.scopes)
 	g.refresh = reply.refresh
 	g.token = reply.Token
