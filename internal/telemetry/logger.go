@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-
 	"answerd/internal/help"
 )
 

@@ -40,7 +40,7 @@ func NewClient(given *http.Client) *http.Client {
 		client = *given
 	} else if shared, ok := http.DefaultTransport.(*http.Transport); ok {
 		transport := shared.Clone()
-		transport.MaxIdleConnsPerHost = 8
+		transport.MaxIdleConnsPerHost = 8 // instead of 2, because the client is for a single host
 		client.Transport = transport
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

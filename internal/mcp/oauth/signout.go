@@ -22,11 +22,11 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (hadSignedIn boo
 	}
 	defer c.releaseUser(tokens)
 	for range maxStoreTries {
-		g, revision, err := tokens.loadGrant(ctx)
+		stored, revision, err := tokens.loadGrant(ctx)
 		if err != nil {
 			return false, asError(err)
 		}
-		if g == nil {
+		if stored == nil {
 			tokens.adoptGrant(nil, revision)
 			return false, nil
 		}
@@ -35,10 +35,10 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (hadSignedIn boo
 			return false, asError(err)
 		}
 		if next > 0 {
-			g = tokens.latestGrant(g, revision)
+			removed := tokens.latestGrant(stored, revision) // before adoptGrant, which drops this process's copy
 			tokens.adoptGrant(nil, next)
 			c.log.InfoContext(ctx, "signed out", "subject", tokens.id.Subject)
-			c.revoke(ctx, g)
+			c.revoke(ctx, removed)
 			return true, nil
 		}
 	}
