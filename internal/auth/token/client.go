@@ -226,9 +226,8 @@ func (c *endpointClient) sendRequest(ctx context.Context, form url.Values, secre
 		return Token{}, err
 	}
 	if reply.Status != http.StatusOK {
-		return Token{}, &fetch.Error{
-			Public: endpointName + " refused the request", Status: reply.Status, Code: ErrorCode(reply.Body),
-		}
+		code := ErrorCode(reply.Body)
+		return Token{}, &fetch.Error{Public: endpointName + " refused the request", Status: reply.Status, Code: code}
 	}
 	return ParseReply(reply, requested, "Bearer")
 }
@@ -239,9 +238,7 @@ func (c *endpointClient) sendRequest(ctx context.Context, form url.Values, secre
 // golang.org/x/oauth2 sends the same request, but does not let its callers decode the reply. It rejects a token whose
 // expires_in is 1e12 or 1.5, decodes JSON that is labeled text/plain as a form, takes the last of two access_tokens,
 // and hides the header Date.
-func NewRequest(
-	ctx context.Context, tokenURL string, form url.Values, id string, secret auth.Secret,
-) (*http.Request, error) {
+func NewRequest(ctx context.Context, tokenURL string, form url.Values, clientID string, secret auth.Secret) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, tokenURL, strings.NewReader(form.Encode()))
 	if err != nil {
 		return nil, &fetch.Error{Public: "the token request cannot be created"}
@@ -251,7 +248,7 @@ func NewRequest(
 	if !secret.IsZero() {
 		// RFC 6749 section 2.3.1 requires form encoding for both, because the Basic scheme supports neither a colon in
 		// the id nor characters outside of ASCII.
-		req.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(secret.Reveal()))
+		req.SetBasicAuth(url.QueryEscape(clientID), url.QueryEscape(secret.Reveal()))
 	}
 	return req, nil
 }
