@@ -93,9 +93,9 @@ func Chain(events []json.RawMessage) string {
 	return hex.EncodeToString(link[:])
 }
 
-// newStatement returns the statement about doc. compact is doc's JSON, as compactJSON returns it. The statement's time is that of the
-// last event rather than the current time, so that the same export always has the same receipt. doc must have at least
-// one event, which export.Decode and the recorder guarantee.
+// newStatement returns the statement about doc. compact is doc's JSON, as compactJSON returns it. The statement's time
+// is that of the last event rather than the current time, so that the same export always has the same receipt. doc must
+// have at least one event, which export.Decode and the recorder guarantee.
 func newStatement(doc *export.Document, compact []byte) (*Statement, error) {
 	events, err := doc.DecodeEvents()
 	if err != nil {

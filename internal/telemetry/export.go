@@ -69,9 +69,9 @@ func withoutResponse(err error) string {
 }
 
 // flush calls shutdown, the method Shutdown of the signal's provider, which exports everything that is waiting and
-// returns when the provider's goroutine has ended. If ctx ends first, flush cancels the export, so that shutdown returns
-// early, and returns an error with the cause of ctx. shutdown gets a context without a deadline. With a deadline, it
-// would return then even if its goroutine were still exporting.
+// returns when the provider's goroutine has ended. If ctx ends first, flush cancels the export, so that shutdown
+// returns early, and returns an error with the cause of ctx. shutdown gets a context without a deadline. With a
+// deadline, it would return then even if its goroutine were still exporting.
 func (e *signalExports) flush(ctx context.Context, shutdown func(context.Context) error) error {
 	stop := context.AfterFunc(ctx, e.cancel)
 	err := shutdown(context.WithoutCancel(ctx))

@@ -164,8 +164,8 @@ func isSecretKey(key string) bool {
 	return slices.ContainsFunc(secretSuffixes, func(suffix string) bool { return hasSuffix(key, suffix) })
 }
 
-// hasSuffix reports whether key ends in suffix. It ignores the case of key, and the separators -, _, . and space in key.
-// suffix must be in lower case and without separators. It compares from the end, and removes what it has compared.
+// hasSuffix reports whether key ends in suffix. It ignores the case of key, and the separators -, _, . and space in
+// key. suffix must be in lower case and without separators. It compares from the end, and removes what it has compared.
 func hasSuffix(key, suffix string) bool {
 	const toLower = 0x20 // this bit makes an ASCII letter lower case
 	for suffix != "" {

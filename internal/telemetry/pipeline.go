@@ -113,8 +113,8 @@ func spanLimits(maxAttribute int) sdktrace.SpanLimits {
 	return l
 }
 
-// inheritedKeys lists the attributes of a run's span that its child spans also get, because tracing backends group spans by
-// them.
+// inheritedKeys lists the attributes of a run's span that its child spans also get, because tracing backends group
+// spans by them.
 var inheritedKeys = []attribute.Key{
 	"gen_ai.agent.name", "gen_ai.conversation.id", "session.id", "enduser.id", "user.id", "answerd.run_id",
 }

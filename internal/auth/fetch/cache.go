@@ -235,7 +235,7 @@ func (c *Cache[T]) fetchSafely() (value T, err error) {
 func (c *Cache[T]) pauseLocked() time.Duration {
 	const (
 		longest      = 30 * time.Second
-		maxDoublings = 5 // which give more than longest; without a limit, the shift would overflow
+		maxDoublings = 5 // to 32 s, which is more than longest; without a limit, the shift would overflow
 	)
 	switch {
 	case c.policy.Cooldown > 0 && c.hadValue:

@@ -56,9 +56,9 @@ func IsAbsent(status int) bool {
 	return status/100 == 4
 }
 
-// AllowsEndpoint reports whether an issuer's metadata may name this endpoint, to which secrets or browsers are sent: any
-// https URL, or an http URL with the same origin as the issuer. Thus only an issuer on this machine that uses plain http
-// can name an http URL on this machine. CheckEndpoint must accept the URL too.
+// AllowsEndpoint reports whether an issuer's metadata may name this endpoint, to which secrets or browsers are sent:
+// any https URL, or an http URL with the same origin as the issuer. Thus only an issuer on this machine that uses plain
+// http can name an http URL on this machine. CheckEndpoint must accept the URL too.
 func AllowsEndpoint(issuer, endpointURL string) bool {
 	issuerURL, errIssuer := url.Parse(issuer)
 	endpoint, errEndpoint := url.Parse(endpointURL)

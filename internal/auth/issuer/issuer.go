@@ -57,8 +57,8 @@ func (s Source) Read(ctx context.Context) (Document, error) {
 	return Document{members, s.Issuer}, nil
 }
 
-// UnusableError returns an error for a document that cannot be used. problem continues a sentence that begins with s.Name,
-// such as "names no token endpoint".
+// UnusableError returns an error for a document that cannot be used. problem continues a sentence that begins with
+// s.Name, such as "names no token endpoint".
 func (s Source) UnusableError(problem string) error {
 	return &fetch.Error{Public: s.Name + " " + problem}
 }

@@ -172,8 +172,8 @@ func (k *Keys) currentKeys(logger *slog.Logger) []key {
 	return k.keys
 }
 
-// reportLocked logs err, the reason why the file cannot be used, unless it is the reason that was logged last. k.mu must
-// be held.
+// reportLocked logs err, the reason why the file cannot be used, unless it is the reason that was logged last. k.mu
+// must be held.
 func (k *Keys) reportLocked(logger *slog.Logger, err error) {
 	if err.Error() == k.reported {
 		return

@@ -32,8 +32,8 @@ func inheritedEnv(getenv func(string) string) map[string]auth.Secret {
 	return out
 }
 
-// mergeEnv returns the variables of both environments, with the values of overrides for those that both have. It returns
-// nil if there are none.
+// mergeEnv returns the variables of both environments, with the values of overrides for those that both have. It
+// returns nil if there are none.
 func mergeEnv(defaults, overrides map[string]auth.Secret) map[string]auth.Secret {
 	if len(defaults)+len(overrides) == 0 {
 		return nil

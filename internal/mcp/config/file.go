@@ -255,9 +255,9 @@ func parseServer(v jsonValue) (Server, error) {
 	return server, server.completeServer(v, fields)
 }
 
-// readFields reads fields into s in the file's order. readers maps a field's name to the function that reads it. A field
-// that is not in readers causes a warning. If two fields set the same thing, such as cwd and workDir, the later one
-// counts.
+// readFields reads fields into s in the file's order. readers maps a field's name to the function that reads it. A
+// field that is not in readers causes a warning. If two fields set the same thing, such as cwd and workDir, the later
+// one counts.
 func readFields(s *Server, fields []jsonValue, readers map[string]fieldReader) error {
 	for _, f := range fields {
 		read := readers[f.name]
@@ -327,8 +327,8 @@ func parseTools(server *Server, v jsonValue) error {
 	})
 }
 
-// parseTransportType returns the transport type that text means, in any spelling that MCP hosts use. text is a part of v.
-// If text is not a transport type, the error is about v.
+// parseTransportType returns the transport type that text means, in any spelling that MCP hosts use. text is a part of
+// v. If text is not a transport type, the error is about v.
 func (v jsonValue) parseTransportType(text string) (string, error) {
 	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(text)) {
 	case "http", "streamablehttp":

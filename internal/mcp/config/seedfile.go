@@ -53,8 +53,8 @@ func parseAutoRegister(s *Server, v jsonValue) error {
 	return err
 }
 
-// seedDefaultFields maps each field of a file in the form of seed 004, except servers, to the function that reads it. The
-// fields are defaults for all servers.
+// seedDefaultFields maps each field of a file in the form of seed 004, except servers, to the function that reads it.
+// The fields are defaults for all servers.
 var seedDefaultFields = map[string]fieldReader{
 	"auto_register_tools": parseAutoRegister,
 	"tool_timeout_secs":   readToolTimeout,

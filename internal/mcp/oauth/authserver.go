@@ -71,8 +71,9 @@ func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*
 	}, nil
 }
 
-// checkMetadata returns an error if m lacks something that the configured kind of grant needs, or if one of the endpoints
-// must not be used: its URL is not safe for secrets, or it is a port of this machine although the issuer is elsewhere.
+// checkMetadata returns an error if m lacks something that the configured kind of grant needs, or if one of the
+// endpoints must not be used: its URL is not safe for secrets, or it is a port of this machine although the issuer is
+// elsewhere.
 func (c *Client) checkMetadata(m *authServerMetadata) error {
 	needsSignIn := c.cfg.Kind == AuthorizationCode
 	for _, endpoint := range []struct {

@@ -87,9 +87,9 @@ type discovery struct {
 	registered  map[string]clientIdentity // by issuer
 }
 
-// contextLock is a lock that is held during requests, which take seconds. Unlike a mutex, it lets a goroutine that waits
-// for it return when the goroutine's context ends. It is a channel of capacity 1: sending acquires the lock, receiving
-// releases it.
+// contextLock is a lock that is held during requests, which take seconds. Unlike a mutex, it lets a goroutine that
+// waits for it return when the goroutine's context ends. It is a channel of capacity 1: sending acquires the lock,
+// receiving releases it.
 type contextLock chan struct{}
 
 // acquire waits until it has acquired the lock or ctx has ended. The error is the cause of that end.

@@ -49,8 +49,8 @@ func (c *Client) fetchResource(ctx context.Context, ch challenge) (resource, err
 	return resource{name: c.server.String(), issuer: origin(c.server)}, nil
 }
 
-// metadataURLs returns where to look for the MCP server's metadata, in order. challenged is the URL in the challenge; ""
-// if it has none.
+// metadataURLs returns where to look for the MCP server's metadata, in order. challenged is the URL in the challenge;
+// "" if it has none.
 func (c *Client) metadataURLs(challenged string) []string {
 	atRoot := origin(c.server) + wellKnown
 	path := strings.TrimSuffix(c.server.EscapedPath(), "/")
@@ -64,8 +64,8 @@ func (c *Client) metadataURLs(challenged string) []string {
 }
 
 // resourcesAt returns the resources that the metadata at metadataURL may describe. Only the document at the root of the
-// origin may describe the whole origin. Otherwise an endpoint that shares its host with other services could get a token
-// from us that is valid for all of them.
+// origin may describe the whole origin. Otherwise an endpoint that shares its host with other services could get a
+// token from us that is valid for all of them.
 func (c *Client) resourcesAt(metadataURL string) []string {
 	endpoint, root := c.server.String(), origin(c.server)
 	if canonicalResource(metadataURL) == root+wellKnown {

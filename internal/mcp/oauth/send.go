@@ -203,9 +203,9 @@ func (t *tokenReplacer) nextToken(r *http.Request, resp *http.Response, sent aut
 	return token, nil
 }
 
-// requireSignIn handles a refusal after which no token can be requested without a sign-in. sent is the refused token. If
-// another request or process has obtained a valid token for the user, requireSignIn returns that. Otherwise it drops the
-// user's grant and returns an *Error that wraps ErrConsent. For grants without sign-in it returns errFinal.
+// requireSignIn handles a refusal after which no token can be requested without a sign-in. sent is the refused token.
+// If another request or process has obtained a valid token for the user, requireSignIn returns that. Otherwise it drops
+// the user's grant and returns an *Error that wraps ErrConsent. For grants without sign-in it returns errFinal.
 func (t *tokenReplacer) requireSignIn(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	tokens := t.tokens
 	if tokens.c.cfg.Kind != AuthorizationCode {

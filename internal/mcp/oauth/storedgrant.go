@@ -338,8 +338,8 @@ func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision 
 }
 
 // removeGrant removes the user's grant, here and in the store, which has it at revision. If the store has another
-// revision, because the user has signed in again, that grant stays there, and the next syncGrant adopts it. If the store
-// fails, the next process that uses the grant is refused too, and removes it.
+// revision, because the user has signed in again, that grant stays there, and the next syncGrant adopts it. If the
+// store fails, the next process that uses the grant is refused too, and removes it.
 func (u *userTokens) removeGrant(ctx context.Context, revision uint64) {
 	if next, err := u.saveGrant(ctx, nil, revision); err == nil && next > 0 {
 		revision = next

@@ -31,8 +31,8 @@ type tokenReply struct {
 // adds the resource to form (RFC 8707 section 2.2). The token is bound to g.key, or is a bearer token if that is nil.
 // Errors quote nothing of the reply.
 //
-// postTokenRequest repeats the request once if the endpoint requires a nonce in the proof (RFC 9449 section 8), and once
-// if the endpoint may accept the client by another authentication method (mayUsePost).
+// postTokenRequest repeats the request once if the endpoint requires a nonce in the proof (RFC 9449 section 8), and
+// once if the endpoint may accept the client by another authentication method (mayUsePost).
 func (c *Client) postTokenRequest(ctx context.Context, g grant, form url.Values) (tokenReply, error) {
 	started := time.Now()
 	if g.server.Resource != "" {
@@ -78,8 +78,8 @@ func (c *Client) newTokenRequest(ctx context.Context, g grant, form url.Values) 
 	return req, nonce, nil
 }
 
-// newClientRequest returns a request to endpoint, which is one of g.server's, with the parameters in form, authenticated
-// as g.client. It does not change form.
+// newClientRequest returns a request to endpoint, which is one of g.server's, with the parameters in form,
+// authenticated as g.client. It does not change form.
 func (c *Client) newClientRequest(ctx context.Context, endpoint string, g grant, form url.Values) (*http.Request, error) {
 	form = maps.Clone(form)
 	if err := c.addClientAuth(form, g.server, g.client); err != nil {

@@ -99,8 +99,8 @@ func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
 }
 
 // requestToken requests a token by a grant that needs no sign-in, from the authorization server that discovery finds.
-// It keeps the token and its scopes in u.grant, so that the next request asks for the same scopes again. It does not use
-// the store, because such a token can be requested again at any time.
+// It keeps the token and its scopes in u.grant, so that the next request asks for the same scopes again. It does not
+// use the store, because such a token can be requested again at any time.
 func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
 	g, err := u.discover(ctx)
 	if err != nil {
