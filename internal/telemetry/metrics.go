@@ -39,9 +39,7 @@ var (
 //
 // Values of labels come from the configuration or the code, or are "_other", so that their number is limited. If an
 // instrument violates this rule, maxLabelSets applies.
-func newMetrics(
-	res *resource.Resource, exporter *metricSender, logger *slog.Logger,
-) (*sdkmetric.MeterProvider, http.Handler, error) {
+func newMetrics(res *resource.Resource, exporter *metricSender, logger *slog.Logger) (*sdkmetric.MeterProvider, http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),

@@ -95,8 +95,12 @@ func (d *discovery) isCurrent(ch challenge, challengedAt time.Time) bool {
 func (d *discovery) search(ctx context.Context, ch challenge) (*authServer, error) {
 	cfg := &d.c.cfg
 	found := resource{name: d.c.server.String(), issuer: cfg.Issuer}
-	var err error
-	if !d.isConfigured() {
+	if cfg.TokenURL != "" {
+		return &authServer{Configured: true, TokenURL: cfg.TokenURL, Resource: cmp.Or(cfg.Resource, found.name)}, nil
+	}
+	isConfigured := cfg.Issuer != ""
+	if !isConfigured {
+		var err error
 		if found, err = d.c.fetchResource(ctx, ch); err != nil {
 			return nil, err
 		}
@@ -105,11 +109,9 @@ func (d *discovery) search(ctx context.Context, ch challenge) (*authServer, erro
 			return nil, fetchErrorf("the server names another authorization server than before, which the configured credentials are not for; set the issuer in the configuration")
 		}
 	}
-	server := &authServer{Configured: true, TokenURL: cfg.TokenURL}
-	if cfg.TokenURL == "" {
-		if server, err = d.c.fetchAuthServer(ctx, found.issuer, d.isConfigured()); err != nil {
-			return nil, err
-		}
+	server, err := d.c.fetchAuthServer(ctx, found.issuer, isConfigured)
+	if err != nil {
+		return nil, err
 	}
 	server.Resource = cmp.Or(cfg.Resource, found.name)
 	server.ResourceScopes = found.scopes
