@@ -38,7 +38,8 @@ func (c *claims) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	c.all = object
-	for name, to := range map[string]*string{"iss": &c.issuer, "sub": &c.subject, "client_id": &c.clientID, "azp": &c.authorizedParty} {
+	texts := map[string]*string{"iss": &c.issuer, "sub": &c.subject, "client_id": &c.clientID, "azp": &c.authorizedParty}
+	for name, to := range texts {
 		if *to, err = object.String(name); err != nil {
 			return err
 		}

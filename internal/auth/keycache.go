@@ -39,9 +39,9 @@ type keySet struct {
 func (s keySet) keysFor(h header) (jwt.VerificationKeySet, error) {
 	var matching jwt.VerificationKeySet
 	for _, k := range s.keys {
-		hasKid := h.hasKid && k.id == h.kid
+		hasSameID := h.hasKid && k.id == h.kid
 		isOnlyKey := !h.hasKid && len(s.keys) == 1
-		if (hasKid || isOnlyKey) && k.allowsAlgorithm(h.alg) {
+		if (hasSameID || isOnlyKey) && k.allowsAlgorithm(h.alg) {
 			matching.Keys = append(matching.Keys, k.key)
 		}
 	}

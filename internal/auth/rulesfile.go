@@ -117,7 +117,8 @@ func (r *Rule) validate() *RulesError {
 		return &RulesError{Pointer: "/name", Detail: mustBeName}
 	}
 	lists := map[string][]string{
-		"/subjects": r.Subjects, "/scopes": r.Scopes, "/servers": r.Servers, "/tools": r.Tools, "/models": r.Models, "/agents": r.Agents,
+		"/subjects": r.Subjects, "/scopes": r.Scopes,
+		"/servers": r.Servers, "/tools": r.Tools, "/models": r.Models, "/agents": r.Agents,
 	}
 	for name, values := range r.Claims {
 		lists[string(jsontext.Pointer("/claims").AppendToken(name))] = values

@@ -223,8 +223,8 @@ func (f Files) pairError(err error, cert, key []byte) error {
 		return &FileError{CertFile, f.CertFile, errors.New("has no certificate in PEM")}
 	}
 	isEncryptedPKCS8 := bytes.Contains(key, []byte("-----BEGIN ENCRYPTED PRIVATE KEY-----"))
-	isEncryptedPKCS1 := bytes.Contains(key, []byte("Proc-Type: 4,ENCRYPTED")) // or SEC 1
-	if isEncryptedPKCS8 || isEncryptedPKCS1 {
+	isEncryptedOldForm := bytes.Contains(key, []byte("Proc-Type: 4,ENCRYPTED")) // PKCS #1 or SEC 1
+	if isEncryptedPKCS8 || isEncryptedOldForm {
 		return &FileError{KeyFile, f.KeyFile, errors.New("is encrypted; openssl pkey writes it without a passphrase")}
 	}
 	return &FileError{KeyFile, f.KeyFile, fmt.Errorf("is not the key of %s: %w", f.CertFile, err)}

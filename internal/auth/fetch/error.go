@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 )
 
 // Error is the error for a request to an identity provider or a secret store. Its fields contain nothing from the
@@ -70,10 +71,9 @@ func Cause(err error) error {
 	if err == nil {
 		return nil
 	}
-	for _, known := range []error{context.Canceled, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, http.ErrSchemeMismatch} {
-		if errors.Is(err, known) {
-			return err
-		}
+	known := []error{context.Canceled, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, http.ErrSchemeMismatch}
+	if slices.ContainsFunc(known, func(safe error) bool { return errors.Is(err, safe) }) {
+		return err
 	}
 	_, isNetwork := errors.AsType[net.Error](err) // such as a refused connection, or a timeout of net/http
 	_, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)

@@ -178,8 +178,7 @@ func httpResponse(req *http.Request, r fetch.Reply) *http.Response {
 	return &http.Response{
 		Status: http.StatusText(r.Status), StatusCode: r.Status,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: r.Header, Body: io.NopCloser(bytes.NewReader(r.Body)), ContentLength: int64(len(r.Body)),
-		Request: req,
+		Header: r.Header, Body: io.NopCloser(bytes.NewReader(r.Body)), ContentLength: int64(len(r.Body)), Request: req,
 	}
 }
 

@@ -253,14 +253,14 @@ var grantFields = func() map[string]grantField {
 // readSubjectTokenType reads the type of the tokens that callers send. The file has only the last part of the token
 // type identifier (RFC 8693 section 3).
 func (g *Grant) readSubjectTokenType(v jsonValue) error {
-	t, err := v.readString()
+	name, err := v.readString()
 	if err != nil {
 		return err
 	}
-	if t != "id_token" && t != "access_token" {
+	if name != "id_token" && name != "access_token" {
 		return v.errorf("must be id_token or access_token")
 	}
-	g.SubjectTokenType = "urn:ietf:params:oauth:token-type:" + t
+	g.SubjectTokenType = "urn:ietf:params:oauth:token-type:" + name
 	return nil
 }
 

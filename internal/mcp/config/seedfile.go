@@ -123,11 +123,10 @@ func seedServerName(fields []jsonValue) (name string, err error) {
 	for _, f := range fields {
 		isID := f.name == "id"
 		isFallback := f.name == "name" && name == ""
-		if !isID && !isFallback {
-			continue
-		}
-		if name, err = f.readString(); err != nil {
-			return "", err
+		if isID || isFallback {
+			if name, err = f.readString(); err != nil {
+				return "", err
+			}
 		}
 	}
 	return name, nil

@@ -51,11 +51,8 @@ func newEgress(server *url.URL, certificates *tlsconfig.Source) *egress {
 	restricted := newTransport()
 	restricted.Proxy = nil
 	restricted.DialContext = dialer.DialContext
-	return &egress{
-		server:     server,
-		configured: newHTTPClient(newTransport(), certificates),
-		discovered: newHTTPClient(restricted, certificates),
-	}
+	configured := newHTTPClient(newTransport(), certificates)
+	return &egress{server: server, configured: configured, discovered: newHTTPClient(restricted, certificates)}
 }
 
 // newTransport returns a transport with the limits for authorization servers.

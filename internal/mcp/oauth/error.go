@@ -51,11 +51,10 @@ const codeInvalidClient = "invalid_client"
 
 // refusalCode returns the error code with which a token endpoint has refused a request; "" if err is another error.
 func refusalCode(err error) string {
-	refusal, ok := errors.AsType[*fetch.Error](err)
-	if !ok {
-		return ""
+	if refusal, ok := errors.AsType[*fetch.Error](err); ok {
+		return refusal.Code
 	}
-	return refusal.Code
+	return ""
 }
 
 // asSignInError returns the Error for a sign-in that ended without access because of err.

@@ -82,17 +82,18 @@ func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
 	ctx, stop := context.WithTimeout(ctx, fetchTimeout)
 	defer stop()
 	started := time.Now()
+	kind := u.c.cfg.Kind
 	request := u.requestToken
-	if u.c.cfg.Kind == AuthorizationCode {
+	if kind == AuthorizationCode {
 		request = u.redeemRefreshToken
 	}
 	fresh, err := request(ctx)
 	switch {
 	case err == ErrConsent: // not logged, because it is expected: the user has not signed in
 	case err != nil:
-		u.c.log.WarnContext(ctx, "token fetch failed", "grant", string(u.c.cfg.Kind), "error", err.Error(), help.ServerTokens.Attr())
+		u.c.log.WarnContext(ctx, "token fetch failed", "grant", string(kind), "error", err.Error(), help.ServerTokens.Attr())
 	default:
-		u.c.log.DebugContext(ctx, "token fetched", "grant", string(u.c.cfg.Kind),
+		u.c.log.DebugContext(ctx, "token fetched", "grant", string(kind),
 			"life_s", int(fresh.Lifetime.Seconds()), "took_ms", time.Since(started).Milliseconds())
 	}
 	return fresh, err
