@@ -61,13 +61,14 @@ func transportError(subject string, err error) *Error {
 	return &Error{Public: subject + " closed the connection early or does not speak HTTP"}
 }
 
-// errNotHTTP is what Cause returns instead of an error whose text may quote the reply.
+// errNotHTTP is what WithoutReply returns instead of an error whose text may quote the reply.
 var errNotHTTP = errors.New("the reply is not HTTP, the connection was closed early, or a proxy refused it")
 
-// Cause returns an error that is safe to log in place of err, an error of an http.RoundTripper. net/http quotes a reply
-// that is not HTTP, and such a reply may repeat the request with its keys. So Cause returns err itself only if it is of
-// a type or value that never contains a part of the reply, and a fixed error otherwise. It returns nil if err is nil.
-func Cause(err error) error {
+// WithoutReply returns an error that is safe to log in place of err, an error of an http.RoundTripper. net/http quotes
+// a reply that is not HTTP, and such a reply may repeat the request with its keys. So WithoutReply returns err itself
+// only if it is of a type or value that never contains a part of the reply, and errNotHTTP otherwise. It returns nil if
+// err is nil.
+func WithoutReply(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -84,12 +85,12 @@ func Cause(err error) error {
 	return errNotHTTP
 }
 
-// Transport is an http.RoundTripper that applies Cause to the errors of the one that it wraps. A transport that records
-// errors in traces must wrap Transport, not the other way around.
+// Transport is an http.RoundTripper that applies WithoutReply to the errors of the one that it wraps. A transport that
+// records errors in traces must wrap Transport, not the other way around.
 type Transport struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.RoundTripper.RoundTrip(r)
-	return resp, Cause(err)
+	return resp, WithoutReply(err)
 }
