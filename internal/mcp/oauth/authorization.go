@@ -173,7 +173,8 @@ func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*
 		}
 		// Store the authorization before its state, because another process may load it as soon as the state is stored.
 		if !isStored {
-			if _, err := c.saveAuthorization(ctx, fresh, 0, state); err != nil {
+			const noRevision = 0 // no authorization has this state yet
+			if _, err := c.saveAuthorization(ctx, fresh, noRevision, state); err != nil {
 				return nil, err
 			}
 			isStored = true
