@@ -201,7 +201,7 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 	}
 	resp, err := sender.RoundTrip(req) // not http.Client, which would follow a redirect and could send the key to another host
 	if err != nil {
-		return 0, nil, fetch.Cause(err)
+		return 0, nil, fetch.WithoutReply(err)
 	}
 	defer resp.Body.Close()
 

@@ -60,26 +60,19 @@ func FromRequest(r *http.Request) (token string, err error) {
 // isB64Token reports whether s is a b64token (RFC 6750 section 2.1).
 func isB64Token(s string) bool {
 	body := strings.TrimRight(s, "=")
-	for i := range len(body) {
-		switch c := body[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.ContainsRune("-._~+/", rune(c)):
-		default:
-			return false
-		}
+	isOther := func(c rune) bool {
+		isLetterOrDigit := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		return !isLetterOrDigit && !strings.ContainsRune("-._~+/", c)
 	}
-	return body != ""
+	return body != "" && !strings.ContainsFunc(body, isOther)
 }
 
 // IsVisibleASCII reports whether s is not empty and has only printable ASCII characters other than spaces, so that it
 // can be sent as a token in an Authorization header. RFC 6750 section 2.1 allows fewer characters, but some issuers of
 // opaque tokens use others.
 func IsVisibleASCII(s string) bool {
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return s != ""
+	isOther := func(c rune) bool { return c <= ' ' || c > '~' }
+	return s != "" && !strings.ContainsFunc(s, isOther)
 }
 
 // Challenge returns the HTTP status and the WWW-Authenticate header that RFC 6750 section 3 requires for an error of

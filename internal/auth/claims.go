@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"strconv"
@@ -37,7 +38,8 @@ func (c *claims) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	c.all = object
-	for name, to := range map[string]*string{"iss": &c.issuer, "sub": &c.subject, "client_id": &c.clientID, "azp": &c.authorizedParty} {
+	texts := map[string]*string{"iss": &c.issuer, "sub": &c.subject, "client_id": &c.clientID, "azp": &c.authorizedParty}
+	for name, to := range texts {
 		if *to, err = object.String(name); err != nil {
 			return err
 		}
@@ -58,7 +60,7 @@ func (c *claims) UnmarshalJSON(data []byte) error {
 // returns an error unless the claim is a number for a time between 1970 and the year 9999, which time.Time can
 // represent.
 func numericDate(o strictjson.Object, name string) (*jwt.NumericDate, error) {
-	const yearTenThousand = 253402300800
+	const yearTenThousand = 253402300800 // in seconds since 1970
 	raw, ok := o[name]
 	if !ok {
 		return nil, nil
@@ -102,11 +104,7 @@ func (c *claims) toIdentity() (id Identity, ok bool) {
 	if c.expires != nil {
 		id.Expiry = c.expires.Time
 	}
-	name := c.subject
-	if name == "" {
-		name = c.clientID
-	}
-	return id, strings.TrimSpace(name) != ""
+	return id, strings.TrimSpace(cmp.Or(c.subject, c.clientID)) != ""
 }
 
 // clientPrefix and userPrefix distinguish the subjects of clients and users (see toIdentity).

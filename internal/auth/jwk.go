@@ -108,7 +108,7 @@ func parseRSAKey(o strictjson.Object) (crypto.PublicKey, bool) {
 	if n.BitLen() < minRSABits || n.BitLen() > maxRSABits || n.Bit(0) == 0 {
 		return nil, false
 	}
-	if e.BitLen() < 2 || e.BitLen() > 31 || e.Bit(0) == 0 {
+	if e.BitLen() < 2 || e.BitLen() > 31 || e.Bit(0) == 0 { // crypto/rsa supports at most 31 bits
 		return nil, false
 	}
 	return &rsa.PublicKey{N: n, E: int(e.Int64())}, true
@@ -141,13 +141,10 @@ func parseEd25519Key(o strictjson.Object) (crypto.PublicKey, bool) {
 
 // base64Member decodes the base64url member called name. It returns nil if the member is missing or invalid.
 func base64Member(o strictjson.Object, name string) []byte {
-	s, err := o.String(name)
-	if err != nil {
+	text, err := o.String(name)
+	decoded, decodeErr := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || decodeErr != nil {
 		return nil
 	}
-	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err != nil {
-		return nil
-	}
-	return b
+	return decoded
 }

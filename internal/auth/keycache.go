@@ -37,20 +37,18 @@ type keySet struct {
 // of the set. It returns all keys with the same kid, because some issuers rotate keys without changing the kid. If no
 // key matches, the error is errNoKey.
 func (s keySet) keysFor(h header) (jwt.VerificationKeySet, error) {
-	var found jwt.VerificationKeySet
+	var matching jwt.VerificationKeySet
 	for _, k := range s.keys {
-		matches := k.id == h.kid
-		if !h.hasKid {
-			matches = len(s.keys) == 1
-		}
-		if matches && k.allowsAlgorithm(h.alg) {
-			found.Keys = append(found.Keys, k.key)
+		hasSameID := h.hasKid && k.id == h.kid
+		isOnlyKey := !h.hasKid && len(s.keys) == 1
+		if (hasSameID || isOnlyKey) && k.allowsAlgorithm(h.alg) {
+			matching.Keys = append(matching.Keys, k.key)
 		}
 	}
-	if len(found.Keys) == 0 {
-		return found, errNoKey
+	if len(matching.Keys) == 0 {
+		return jwt.VerificationKeySet{}, errNoKey
 	}
-	return found, nil
+	return matching, nil
 }
 
 // keyCache stores the issuer's keys. It fetches them when they are first needed, then every 15 minutes, and also when
@@ -99,7 +97,8 @@ func (k *keyCache) currentKeys(ctx context.Context) (keySet, error) {
 // newerThan returns keys that were fetched after seen. It is for a token that no key in seen has signed. It waits,
 // until ctx ends, if the keys have to be fetched. ok is false if they cannot be fetched now.
 func (k *keyCache) newerThan(ctx context.Context, seen keySet) (set keySet, ok bool) {
-	set, err := k.sets.Replace(ctx, "newer signing keys", 0, func(s keySet) bool {
+	const interval = 0 // the policy's Cooldown already limits the requests
+	set, err := k.sets.Replace(ctx, "newer signing keys", interval, func(s keySet) bool {
 		return s.fetched.After(seen.fetched)
 	})
 	return set, err == nil
@@ -152,31 +151,34 @@ func (k *keyCache) keySetURL(ctx context.Context) (string, error) {
 		return k.url, nil
 	}
 	discovered, err := k.discoverURL(ctx)
-	if last := k.discovered.Load(); err != nil && last != nil {
-		k.logger.WarnContext(ctx, "issuer metadata fetch failed; the last URL of the signing keys is used",
-			"error", err.Error(), help.CallerTokens.Attr())
-		return *last, nil
+	if err == nil {
+		k.discovered.Store(&discovered)
+		return discovered, nil
 	}
-	if err != nil {
+	last := k.discovered.Load()
+	if last == nil {
 		return "", err
 	}
-	k.discovered.Store(&discovered)
-	return discovered, nil
+	k.logger.WarnContext(ctx, "issuer metadata fetch failed; the last URL of the signing keys is used",
+		"error", err.Error(), help.CallerTokens.Attr())
+	return *last, nil
 }
 
 // discoverURL reads the issuer's metadata and returns its jwks_uri.
 func (k *keyCache) discoverURL(ctx context.Context) (string, error) {
 	source := issuer.Source{
-		Issuer: k.issuer, Name: "the metadata of AUTH_ISSUER", Client: k.client,
-		OtherIssuer: "; if the tokens have the configured one, set AUTH_JWKS_URL",
+		Issuer:          k.issuer,
+		Name:            "the metadata of AUTH_ISSUER",
+		Client:          k.client,
+		OtherIssuerHint: "; if the tokens have the configured one, set AUTH_JWKS_URL",
 	}
 	document, err := source.Read(ctx)
 	if err != nil {
 		return "", err
 	}
-	found, ok := document.Endpoint("jwks_uri")
+	jwksURI, ok := document.Endpoint("jwks_uri")
 	if !ok {
-		return "", source.Unusable("names no https address of a key set")
+		return "", source.UnusableError("names no https address of a key set")
 	}
-	return found, nil
+	return jwksURI, nil
 }

@@ -52,7 +52,8 @@ func (r *Rules) ExemptAnonymous() { r.exemptAnonymous = true }
 // Of returns what the caller may use according to the current rules. Replace does not change the result, so that all
 // parts of one decision follow the same rules.
 func (r *Rules) Of(id Identity) Access {
-	if r == nil || r.exemptAnonymous && id.Issuer == "" && id.Subject == "" {
+	isAnonymous := id.Issuer == "" && id.Subject == ""
+	if r == nil || r.exemptAnonymous && isAnonymous {
 		return Access{all: true}
 	}
 	var a Access
@@ -110,7 +111,8 @@ func (r Rule) matches(id Identity) bool {
 		}
 	}
 	for name, wanted := range r.Claims {
-		if !slices.ContainsFunc(claimValues(id.Claims, name), func(value string) bool { return matchesAny(wanted, value) }) {
+		isWanted := func(value string) bool { return matchesAny(wanted, value) }
+		if !slices.ContainsFunc(claimValues(id.Claims, name), isWanted) {
 			return false
 		}
 	}

@@ -21,6 +21,7 @@ import (
 const (
 	maxRulesFile = 1 << 20 // bytes
 	maxRules     = 1000
+	maxRuleName  = 64 // bytes
 )
 
 // RulesError is the error for an invalid rules file.
@@ -90,29 +91,34 @@ func rulesError(data []byte, err error) *RulesError {
 		return &RulesError{Detail: "is not JSON"}
 	}
 	pointer, wanted := semantic.JSONPointer, semantic.GoType
+	var detail string
 	switch {
 	case errors.Is(semantic, json.ErrUnknownName):
-		return &RulesError{Pointer: string(pointer), Detail: "unknown field"}
+		detail = "unknown field"
 	case wanted == reflect.TypeFor[[]Rule]():
-		return &RulesError{Pointer: string(pointer), Detail: mustBeRules}
+		detail = mustBeRules
 	case wanted == reflect.TypeFor[[]string]():
-		return &RulesError{Pointer: string(pointer), Detail: mustBeTexts}
-	case wanted.Kind() != reflect.String: // the file itself, or a rule
-		return &RulesError{Pointer: string(pointer), Detail: mustBeObject}
-	case pointer.LastToken() == "name": // every other string in the file is an item of a list
-		return &RulesError{Pointer: string(pointer), Detail: mustBeName}
+		detail = mustBeTexts
+	case wanted.Kind() != reflect.String: // the file itself, claims, or a rule
+		detail = mustBeObject
+	case pointer.LastToken() == "name":
+		detail = mustBeName
+	default: // every other string in the file is an item of a list, so the error is about the list
+		detail = mustBeTexts
+		pointer = pointer.Parent()
 	}
-	return &RulesError{Pointer: string(pointer.Parent()), Detail: mustBeTexts}
+	return &RulesError{Pointer: string(pointer), Detail: detail}
 }
 
 // validate returns an error if a name is too long, a list or a text is empty, or a pattern is invalid. The error's
 // pointer starts at the rule.
 func (r *Rule) validate() *RulesError {
-	if len(r.Name) > 64 {
+	if len(r.Name) > maxRuleName {
 		return &RulesError{Pointer: "/name", Detail: mustBeName}
 	}
 	lists := map[string][]string{
-		"/subjects": r.Subjects, "/scopes": r.Scopes, "/servers": r.Servers, "/tools": r.Tools, "/models": r.Models, "/agents": r.Agents,
+		"/subjects": r.Subjects, "/scopes": r.Scopes,
+		"/servers": r.Servers, "/tools": r.Tools, "/models": r.Models, "/agents": r.Agents,
 	}
 	for name, values := range r.Claims {
 		lists[string(jsontext.Pointer("/claims").AppendToken(name))] = values

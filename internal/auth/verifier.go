@@ -19,6 +19,9 @@ import (
 // clockSkew is the tolerated difference between the clocks of the issuer and the service.
 const clockSkew = 60 * time.Second
 
+// supportedAlgorithms lists the asymmetric algorithms of golang-jwt (RFC 7518 section 3.1, RFC 8037 section 3.1).
+var supportedAlgorithms = strings.Fields("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA")
+
 // ErrAlgorithm means that the configuration names an unsupported signature algorithm.
 var ErrAlgorithm = errors.New("is not a supported signature algorithm")
 
@@ -79,8 +82,11 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	}
 	v := &Verifier{cfg: cfg, scopes: strings.Fields(cfg.Scope), client: fetch.NewClient(cfg.HTTPClient)}
 	v.keys = newKeyCache(cfg.Issuer, cfg.JWKSURL, v.client, cfg.Logger)
-	v.parser = jwt.NewParser(jwt.WithValidMethods(cfg.Algorithms), jwt.WithStrictDecoding(), jwt.WithLeeway(clockSkew),
-		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithIssuer(cfg.Issuer), jwt.WithAudience(cfg.Audience))
+	v.parser = jwt.NewParser(
+		jwt.WithValidMethods(cfg.Algorithms), jwt.WithStrictDecoding(),
+		jwt.WithIssuer(cfg.Issuer), jwt.WithAudience(cfg.Audience),
+		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(clockSkew),
+	)
 	return v, nil
 }
 
@@ -101,7 +107,7 @@ func (cfg *VerifierConfig) check() error {
 		return errors.New("the scope has characters that are not allowed in a scope")
 	}
 	for _, alg := range cfg.Algorithms {
-		if !slices.Contains(strings.Fields("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA"), alg) {
+		if !slices.Contains(supportedAlgorithms, alg) {
 			return fmt.Errorf("%q %w", alg, ErrAlgorithm)
 		}
 	}

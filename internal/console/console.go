@@ -24,8 +24,10 @@ import (
 	"time"
 )
 
+const noTokenOrigin = "" // for contentSecurityPolicy: the page sends requests only to its own origin
+
 // contentSecurityPolicy returns the value of the header Content-Security-Policy (CSP Level 3). The policy lets the page
-// load its own files, and send requests to its own origin and, unless tokenOrigin is "", to tokenOrigin. It forbids
+// load its own files, and send requests to its own origin and, unless it is noTokenOrigin, to tokenOrigin. It forbids
 // inline scripts, inline styles and form submissions, and does not let other pages show this one in a frame.
 func contentSecurityPolicy(tokenOrigin string) string {
 	connect := strings.TrimSpace("'self' " + tokenOrigin)
@@ -54,19 +56,19 @@ func Handler(opts Options) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
-		header.Set("Content-Security-Policy", contentSecurityPolicy(""))
+		header.Set("Content-Security-Policy", contentSecurityPolicy(noTokenOrigin))
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		f, ok := files[r.URL.Path]
-		if ok && r.URL.Path == "/" && opts.SignIn != nil {
-			var tokenOrigin string
-			f, tokenOrigin = withSignIn(r.Context(), opts.SignIn, f)
-			header.Set("Content-Security-Policy", contentSecurityPolicy(tokenOrigin))
-		}
 		if !ok {
 			header.Set("Cache-Control", "no-store")
 			http.NotFound(w, r)
 			return
+		}
+		if r.URL.Path == "/" && opts.SignIn != nil {
+			var tokenOrigin string
+			f, tokenOrigin = withSignIn(r.Context(), opts.SignIn, f)
+			header.Set("Content-Security-Policy", contentSecurityPolicy(tokenOrigin))
 		}
 		header.Set("Content-Type", f.contentType)
 		// A file has the same name in every version of answerd, so a browser may keep it but must ask each time whether

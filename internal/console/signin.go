@@ -41,18 +41,22 @@ func withSignIn(ctx context.Context, signIn func(context.Context) (SignIn, error
 			configuration, _ = json.Marshal(s) // strings and a bool: it cannot fail
 		}
 	}
-	return newFile(setContent(f.content, signInPlaceholder, string(configuration)), f.contentType), tokenOrigin
+	content := setContent(f.content, signInPlaceholder, string(configuration))
+	return newFile(content, f.contentType), tokenOrigin
 }
 
 // originOf returns the origin of an http or https URL as a host-source of CSP. ok is false for any other URL. It is
 // also false for a host with a character that has a meaning in CSP, such as a semicolon, which would end the directive.
 func originOf(rawURL string) (origin string, ok bool) {
+	const hostCharacters = "abcdefghijklmnopqrstuvwxyz0123456789.-:[]"
 	u, err := url.Parse(rawURL)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+	if err != nil {
 		return "", false
 	}
 	host := strings.ToLower(u.Host)
-	if strings.Trim(host, "abcdefghijklmnopqrstuvwxyz0123456789.-:[]") != "" {
+	isHTTP := u.Scheme == "https" || u.Scheme == "http"
+	hasOtherCharacter := strings.Trim(host, hostCharacters) != ""
+	if !isHTTP || host == "" || hasOtherCharacter {
 		return "", false
 	}
 	return u.Scheme + "://" + host, true

@@ -16,6 +16,7 @@ package receipt
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/x509"
@@ -25,6 +26,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,16 +87,16 @@ type Child struct {
 // followed by the event's JSON as in the export. The link before the first event is 32 zero bytes.
 func Chain(events []json.RawMessage) string {
 	var link [sha256.Size]byte
-	for _, e := range events {
-		link = sha256.Sum256(append(link[:], e...))
+	for _, eventJSON := range events {
+		link = sha256.Sum256(append(link[:], eventJSON...))
 	}
 	return hex.EncodeToString(link[:])
 }
 
-// newStatement returns the statement about doc. data is the canonical form of doc. The statement's time is that of the
-// last event rather than the current time, so that the same export always has the same receipt. doc must have at least
-// one event, which export.Decode and the recorder guarantee.
-func newStatement(doc *export.Document, data []byte) (*Statement, error) {
+// newStatement returns the statement about doc. compact is doc's JSON, as compactJSON returns it. The statement's time
+// is that of the last event rather than the current time, so that the same export always has the same receipt. doc must
+// have at least one event, which export.Decode and the recorder guarantee.
+func newStatement(doc *export.Document, compact []byte) (*Statement, error) {
 	events, err := doc.DecodeEvents()
 	if err != nil {
 		return nil, fmt.Errorf("read the events of an export: %w", err)
@@ -109,7 +111,7 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 		Agent:            doc.Run.Agent,
 		Caller:           doc.Run.Subject,
 		Status:           doc.Run.Status,
-		Export:           export.Digest(data),
+		Export:           export.Digest(compact),
 		Events:           len(events),
 		Chain:            Chain(doc.Events),
 		Question:         export.Digest([]byte(doc.Request.Question)),
@@ -131,32 +133,33 @@ func (s *Statement) addCallsAndApprovals(doc *export.Document, events []event.Ev
 	for _, t := range doc.Tools {
 		definitions[t.Name] = t.SHA256
 	}
-	addCall := func(i int, call event.Call, args []byte, failed string) {
+	addCall := func(call event.Call, args, result []byte, failed string) {
 		s.Calls = append(s.Calls, Call{
 			ID:         call.CallID,
 			Tool:       call.Tool,
 			Server:     call.Server,
 			Definition: definitions[call.Tool],
 			Arguments:  export.Digest(args),
-			Result:     export.Digest(doc.Events[i]),
+			Result:     export.Digest(result),
 			Failed:     failed,
 		})
 	}
-	asked := make(map[string]event.ApprovalRequired) // by interrupt id
+	questions := make(map[string]event.ApprovalRequired) // by interrupt id
 	for i, e := range events {
 		switch body := e.Body.(type) {
 		case event.ToolResult:
-			addCall(i, body.Call, body.Args, "")
+			const succeeded = ""
+			addCall(body.Call, body.Args, doc.Events[i], succeeded)
 		case event.ToolError:
 			args := []byte(body.Args)
 			if body.Args == nil {
 				args = []byte(body.ArgsText)
 			}
-			addCall(i, body.Call, args, body.Kind)
+			addCall(body.Call, args, doc.Events[i], body.Kind)
 		case event.ApprovalRequired:
-			asked[body.InterruptID] = body
+			questions[body.InterruptID] = body
 		case event.ApprovalResolved:
-			question := asked[body.InterruptID]
+			question := questions[body.InterruptID]
 			s.Approvals = append(s.Approvals, Approval{
 				Call:      body.CallID,
 				Tool:      body.Tool,
@@ -171,13 +174,13 @@ func (s *Statement) addCallsAndApprovals(doc *export.Document, events []event.Ev
 
 // answerOf returns the answer or partial answer in a run's terminal event. It returns "" for any other event.
 func answerOf(e event.Event) string {
-	switch b := e.Body.(type) {
+	switch body := e.Body.(type) {
 	case event.FinalAnswer:
-		return b.Answer
+		return body.Answer
 	case event.RunError:
-		return b.PartialAnswer
+		return body.PartialAnswer
 	case event.Cancelled:
-		return b.PartialAnswer
+		return body.PartialAnswer
 	}
 	return ""
 }
@@ -188,10 +191,11 @@ func (s *Signer) Sign(doc *export.Document) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if data, err = canonical(data); err != nil {
+	compact, err := compactJSON(data)
+	if err != nil {
 		return "", err
 	}
-	statement, err := newStatement(doc, data)
+	statement, err := newStatement(doc, compact)
 	if err != nil {
 		return "", err
 	}
@@ -205,8 +209,8 @@ func (s *Signer) Sign(doc *export.Document) (string, error) {
 	return signed, nil
 }
 
-// canonical returns an export's JSON without white space between tokens.
-func canonical(data []byte) ([]byte, error) {
+// compactJSON returns an export's JSON without white space between tokens.
+func compactJSON(data []byte) ([]byte, error) {
 	var out bytes.Buffer
 	if err := json.Compact(&out, data); err != nil {
 		return nil, fmt.Errorf("read an export: %w", err)
@@ -239,7 +243,7 @@ func Verify(jws string, data []byte, keys []Key) (*Statement, error) {
 	if _, err := jwt.ParseWithClaims(strings.TrimSpace(jws), &statement, keyOf, validMethods); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSignature, err)
 	}
-	compact, err := canonical(data)
+	compact, err := compactJSON(data)
 	if err != nil {
 		return &statement, fmt.Errorf("%w: %w", ErrChanged, err)
 	}
@@ -292,30 +296,28 @@ type jwk struct {
 // first key signs, and the public keys of all of them are published. To replace the key, put the new one before the old
 // one.
 func ParseKeys(data []byte) (*Signer, error) {
-	var all []ed25519.PrivateKey
-	var err error
-	if trimmed := bytes.TrimSpace(data); bytes.HasPrefix(trimmed, []byte("{")) {
-		all, err = privateJWKs(trimmed)
-	} else {
-		all, err = privatePEMKeys(data)
+	parse := parsePEMKeys
+	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		parse = parsePrivateJWKs
 	}
+	keys, err := parse(data)
 	if err != nil {
 		return nil, err
 	}
-	if len(all) == 0 {
+	if len(keys) == 0 {
 		return nil, errors.New("it has no private key: neither PEM (PKCS #8) nor a JWK")
 	}
-	s := &Signer{private: all[0]}
-	for _, k := range all {
-		public := k.Public().(ed25519.PublicKey) // Public is documented to return this type
+	s := &Signer{private: keys[0]}
+	for _, private := range keys {
+		public := private.Public().(ed25519.PublicKey) // Public is documented to return this type
 		s.keys = append(s.keys, Key{ID: thumbprint(public), Public: public})
 	}
 	return s, nil
 }
 
-// privateJWKs returns the private keys in a JWK or a JWK Set. It returns an error if an Ed25519 key has no private
+// parsePrivateJWKs returns the private keys in a JWK or a JWK Set. It returns an error if an Ed25519 key has no private
 // part.
-func privateJWKs(data []byte) (keys []ed25519.PrivateKey, _ error) {
+func parsePrivateJWKs(data []byte) (keys []ed25519.PrivateKey, _ error) {
 	jwks, err := parseJWKs(data)
 	if err != nil {
 		return nil, err
@@ -330,8 +332,9 @@ func privateJWKs(data []byte) (keys []ed25519.PrivateKey, _ error) {
 	return keys, nil
 }
 
-// privatePEMKeys returns the private keys in the PEM blocks of data. It returns an error if a block is not such a key.
-func privatePEMKeys(data []byte) (keys []ed25519.PrivateKey, _ error) {
+// parsePEMKeys returns the Ed25519 private keys in the PEM blocks of data. It returns an error if a block is not such a
+// key.
+func parsePEMKeys(data []byte) (keys []ed25519.PrivateKey, _ error) {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 		key, ok := parsed.(ed25519.PrivateKey)
@@ -356,13 +359,8 @@ func parseJWKs(data []byte) ([]jwk, error) {
 	if set.Keys == nil { // it is a single JWK
 		set.Keys = []jwk{set.jwk}
 	}
-	var out []jwk
-	for _, k := range set.Keys {
-		if k.Type == "OKP" && k.Curve == "Ed25519" {
-			out = append(out, k)
-		}
-	}
-	return out, nil
+	isOtherKey := func(k jwk) bool { return k.Type != "OKP" || k.Curve != "Ed25519" }
+	return slices.DeleteFunc(set.Keys, isOtherKey), nil
 }
 
 // thumbprint returns a key's thumbprint (RFC 7638).
@@ -373,9 +371,9 @@ func thumbprint(key ed25519.PublicKey) string {
 
 // JWKS returns the public keys as a JWK Set.
 func (s *Signer) JWKS() []byte {
-	set := struct {
+	var set struct {
 		Keys []jwk `json:"keys"`
-	}{}
+	}
 	for _, k := range s.keys {
 		set.Keys = append(set.Keys, jwk{
 			Type:  "OKP",
@@ -396,17 +394,13 @@ func ParseJWKS(data []byte) ([]Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Key
+	var keys []Key
 	for _, k := range jwks {
 		x, err := base64.RawURLEncoding.DecodeString(k.X)
 		if err != nil || len(x) != ed25519.PublicKeySize {
 			return nil, errors.New("a JWK has no public key of Ed25519")
 		}
-		id := k.ID
-		if id == "" {
-			id = thumbprint(x)
-		}
-		out = append(out, Key{ID: id, Public: x})
+		keys = append(keys, Key{ID: cmp.Or(k.ID, thumbprint(x)), Public: x})
 	}
-	return out, nil
+	return keys, nil
 }

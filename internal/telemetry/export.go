@@ -13,28 +13,43 @@ import (
 	"answerd/internal/help"
 )
 
-// outage logs when exports begin to fail and when they succeed again, rather than each failed export.
-type outage struct {
-	logger                   *slog.Logger
-	beginMessage, endMessage string
-	helpPage                 help.Page // logged with beginMessage
-	failing                  bool      // the last export failed
+// signalExports runs the exports of one signal. It logs when exports begin to fail and when they succeed again, rather
+// than each failed export. The SDK never exports a signal concurrently, so failing needs no lock.
+type signalExports struct {
+	signal   string // "traces", "metrics" or "logs"
+	logger   *slog.Logger
+	helpPage help.Page // logged when an outage begins
+	failing  bool      // the last export failed
+
+	canceled context.Context    // ended by cancel
+	cancel   context.CancelFunc // cancels the current export and all later ones
 }
 
-// record records the result of an export, and logs if an outage begins or ends. err is nil if the export succeeded.
-func (o *outage) record(err error) {
+func newSignalExports(signal string, logger *slog.Logger, helpPage help.Page) *signalExports {
+	canceled, cancel := context.WithCancel(context.Background())
+	return &signalExports{signal: signal, logger: logger, helpPage: helpPage, canceled: canceled, cancel: cancel}
+}
+
+// run calls export with a context that also ends when cancel is called, and returns its error. It logs if an outage
+// begins or ends.
+func (e *signalExports) run(ctx context.Context, export func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.canceled, cancel)()
+	err := recoverPanic(func() error { return export(ctx) })
 	switch {
-	case err != nil && !o.failing:
-		o.logger.Warn(o.beginMessage, "error", withoutResponse(err), o.helpPage.Attr())
-	case err == nil && o.failing:
-		o.logger.Info(o.endMessage)
+	case err != nil && !e.failing:
+		e.logger.Warn(e.signal+" do not reach the collector", "error", withoutResponse(err), e.helpPage.Attr())
+	case err == nil && e.failing:
+		e.logger.Info(e.signal + " reach the collector again")
 	}
-	o.failing = err != nil
+	e.failing = err != nil
+	return err
 }
 
-// exportRecovered calls export and converts a panic to an error. Without that, a panic on the SDK's goroutine would end
+// recoverPanic calls export and converts a panic to an error. Without that, a panic on the SDK's goroutine would end
 // the process with all its runs.
-func exportRecovered(export func() error) (err error) {
+func recoverPanic(export func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v", v)
@@ -53,21 +68,19 @@ func withoutResponse(err error) string {
 	return strings.TrimRight(text, " (:")
 }
 
-// flush calls shutdown, a provider's method Shutdown, which exports everything that is waiting and returns when the
-// provider's goroutine has ended. If ctx ends first, flush calls cancelExport, so that shutdown returns early, and
-// returns an error with the cause of ctx. shutdown gets a context without a deadline. With a deadline, it would return
-// then even if its goroutine were still exporting. what is the signal's name for errors, such as "traces".
-func flush(
-	ctx context.Context, what string, shutdown func(context.Context) error, cancelExport context.CancelFunc,
-) error {
-	stop := context.AfterFunc(ctx, cancelExport)
+// flush calls shutdown, the method Shutdown of the signal's provider, which exports everything that is waiting and
+// returns when the provider's goroutine has ended. If ctx ends first, flush cancels the export, so that shutdown
+// returns early, and returns an error with the cause of ctx. shutdown gets a context without a deadline. With a
+// deadline, it would return then even if its goroutine were still exporting.
+func (e *signalExports) flush(ctx context.Context, shutdown func(context.Context) error) error {
+	stop := context.AfterFunc(ctx, e.cancel)
 	err := shutdown(context.WithoutCancel(ctx))
 	if !stop() { // ctx has ended, so the export was cancelled
-		return fmt.Errorf("flushing %s: %w", what, context.Cause(ctx))
+		err = context.Cause(ctx)
 	}
-	cancelExport()
+	e.cancel()
 	if err != nil {
-		return fmt.Errorf("flushing %s: %w", what, err)
+		return fmt.Errorf("flushing %s: %w", e.signal, err)
 	}
 	return nil
 }
@@ -113,11 +126,8 @@ func checkEndpoint(enabled, signal, endpoint string, headers map[string]string) 
 
 // isLoopback reports whether host is localhost or a loopback address.
 func isLoopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
 	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // proxyUnlessRedirected returns the proxy for a request of the exporter. If the request follows a redirect, it returns

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
@@ -26,8 +27,8 @@ func (t *Telemetry) Handler(next http.Handler, route func(*http.Request) string)
 	if !t.tracing {
 		propagators = otelhttp.WithPropagators(newTracePropagator{propagator})
 	}
-	traced := otelhttp.NewHandler(next, "",
-		t.tracerProvider(), withoutMetrics(), propagators, otelhttp.WithFilter(isTraced))
+	const operation = "" // not used, because otelhttp names the span after the method and the route
+	traced := otelhttp.NewHandler(next, operation, t.tracerProvider(), withoutMetrics(), propagators, otelhttp.WithFilter(isTraced))
 	if !t.tracing || route == nil {
 		return traced // only spans need the route
 	}
@@ -49,11 +50,7 @@ func withoutMetrics() otelhttp.Option {
 
 // isTraced reports whether a request gets a trace. otelhttp calls it as a filter.
 func isTraced(r *http.Request) bool {
-	switch r.URL.Path {
-	case "/healthz", "/readyz", "/metrics":
-		return false
-	}
-	return true
+	return !slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, r.URL.Path)
 }
 
 // traceContext is OpenTelemetry's propagator with a correction for repeated headers, of which OpenTelemetry reads only
@@ -63,12 +60,12 @@ type traceContext struct{ propagation.TraceContext }
 
 // Extract implements propagation.TextMapPropagator.
 func (p traceContext) Extract(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
-	if h, ok := carrier.(propagation.HeaderCarrier); ok {
-		if len(h.Values("traceparent")) > 1 {
+	if header, ok := carrier.(propagation.HeaderCarrier); ok {
+		if len(header.Values("traceparent")) > 1 {
 			return ctx
 		}
-		if states := h.Values("tracestate"); len(states) > 1 {
-			carrier = propagation.MapCarrier{"traceparent": h.Get("traceparent"), "tracestate": strings.Join(states, ",")}
+		if states := header.Values("tracestate"); len(states) > 1 {
+			carrier = propagation.MapCarrier{"traceparent": header.Get("traceparent"), "tracestate": strings.Join(states, ",")}
 		}
 	}
 	return p.TraceContext.Extract(ctx, carrier)
@@ -91,13 +88,13 @@ func (p newTracePropagator) Extract(ctx context.Context, carrier propagation.Tex
 // not be unpredictable, so it uses math/rand. It tries again if an id is all zeros, which is invalid (W3C Trace
 // Context, section 3.2.2.3).
 func randomSpanContext() trace.SpanContext {
-	var c trace.SpanContextConfig
-	for !c.TraceID.IsValid() {
-		binary.NativeEndian.PutUint64(c.TraceID[:8], rand.Uint64())
-		binary.NativeEndian.PutUint64(c.TraceID[8:], rand.Uint64())
+	var ids trace.SpanContextConfig
+	for !ids.TraceID.IsValid() {
+		binary.NativeEndian.PutUint64(ids.TraceID[:8], rand.Uint64())
+		binary.NativeEndian.PutUint64(ids.TraceID[8:], rand.Uint64())
 	}
-	for !c.SpanID.IsValid() {
-		binary.NativeEndian.PutUint64(c.SpanID[:], rand.Uint64())
+	for !ids.SpanID.IsValid() {
+		binary.NativeEndian.PutUint64(ids.SpanID[:], rand.Uint64())
 	}
-	return trace.NewSpanContext(c)
+	return trace.NewSpanContext(ids)
 }

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"answerd/internal/help"
 )
 
@@ -26,17 +24,17 @@ const redacted = "[redacted]"
 // key names a secret is replaced, even in maps and headers. That is only a safeguard, on which callers must not rely.
 // If w is a *LogWriter whose buffer is half full, lines below warn are dropped.
 func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
+	var minLevel slog.Level
+	if err := minLevel.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("LOG_LEVEL: %q is none of debug, info, warn and error", level)
 	}
 	if debug {
-		l = slog.LevelDebug
+		minLevel = slog.LevelDebug
 	}
-	logWriter, _ := w.(*LogWriter)
+	logWriter, _ := w.(*LogWriter) // nil for another writer
 	writer := &exportWriter{Writer: w}
-	out := slog.NewJSONHandler(writer, &slog.HandlerOptions{Level: l, ReplaceAttr: redactAttr})
-	return slog.New(&logHandler{Handler: out, root: out, logWriter: logWriter, writer: writer}), nil
+	handler := slog.NewJSONHandler(writer, &slog.HandlerOptions{Level: minLevel, ReplaceAttr: redactAttr})
+	return slog.New(&logHandler{Handler: handler, root: handler, logWriter: logWriter, writer: writer}), nil
 }
 
 // logHandler adds trace_id to lines, and help to warnings and errors, always at the top level.
@@ -59,8 +57,8 @@ func (h *logHandler) Handle(ctx context.Context, record slog.Record) error {
 		return nil
 	}
 	var added []slog.Attr
-	if sc := trace.SpanContextFromContext(ctx); sc.HasTraceID() {
-		added = append(added, slog.String("trace_id", sc.TraceID().String()))
+	if traceID := TraceID(ctx); traceID != "" {
+		added = append(added, slog.String("trace_id", traceID))
 	}
 	if needsHelp(record) {
 		added = append(added, help.Troubleshooting.Attr())
@@ -143,11 +141,11 @@ func redactAttr(groups []string, a slog.Attr) slog.Attr {
 // m, because the code that logged m still uses it.
 func redactMap[M ~map[string]V, V any](m M, replacement V) M {
 	out := make(M, len(m))
-	for k, v := range m {
-		if isSecretKey(k) {
-			v = replacement
+	for key, value := range m {
+		if isSecretKey(key) {
+			value = replacement
 		}
-		out[k] = v
+		out[key] = value
 	}
 	return out
 }
@@ -163,22 +161,26 @@ var secretSuffixes = []string{
 // isSecretKey reports whether key names a secret. It must be fast, because it is called for each attribute of each
 // line.
 func isSecretKey(key string) bool {
-	return slices.ContainsFunc(secretSuffixes, func(end string) bool { return hasSuffix(key, end) })
+	return slices.ContainsFunc(secretSuffixes, func(suffix string) bool { return hasSuffix(key, suffix) })
 }
 
-// hasSuffix reports whether key ends in end. It ignores the case of key, and the separators -, _, . and space in key.
-// end must be in lower case and without separators.
-func hasSuffix(key, end string) bool {
-	for end != "" {
-		n := len(key) - 1
-		switch {
-		case n >= 0 && strings.IndexByte("-_. ", key[n]) >= 0:
-			key = key[:n]
-		case n < 0 || key[n]|0x20 != end[len(end)-1]: // |0x20 makes a letter lower case
+// hasSuffix reports whether key ends in suffix. It ignores the case of key, and the separators -, _, . and space in
+// key. suffix must be in lower case and without separators. It compares from the end, and removes what it has compared.
+func hasSuffix(key, suffix string) bool {
+	const toLower = 0x20 // this bit makes an ASCII letter lower case
+	for suffix != "" {
+		if key == "" {
 			return false
-		default:
-			key, end = key[:n], end[:len(end)-1]
 		}
+		last := key[len(key)-1]
+		key = key[:len(key)-1]
+		if strings.IndexByte("-_. ", last) >= 0 {
+			continue
+		}
+		if last|toLower != suffix[len(suffix)-1] {
+			return false
+		}
+		suffix = suffix[:len(suffix)-1]
 	}
 	return true
 }

@@ -114,11 +114,11 @@ func (l *LogWriter) writeLoop() {
 	defer close(l.done)
 	var spare []byte // the previous block, whose memory becomes the next buffer
 	for range l.wake {
-		block, reported, closed := l.takeWaiting(spare[:0])
-		if n, err := l.writeBlock(block); err != nil {
-			l.countUnwritten(block[n:], reported)
+		block, reported, isLast := l.takeWaiting(spare[:0])
+		if written, err := l.writeBlock(block); err != nil {
+			l.countUnwritten(block[written:], reported)
 		}
-		if closed {
+		if isLast {
 			return
 		}
 		spare = block
@@ -137,8 +137,8 @@ func (l *LogWriter) writeBlock(block []byte) (n int, err error) {
 }
 
 // takeWaiting returns the waiting lines. If lines were dropped, it appends a line that reports their number, and
-// returns that number as reported. empty becomes the buffer for further lines. closed means that no line will follow.
-func (l *LogWriter) takeWaiting(empty []byte) (block []byte, reported int64, closed bool) {
+// returns that number as reported. empty becomes the buffer for further lines. isLast means that no line will follow.
+func (l *LogWriter) takeWaiting(empty []byte) (block []byte, reported int64, isLast bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	block, l.waiting = l.waiting, empty

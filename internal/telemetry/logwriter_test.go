@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"answerd/internal/help"
 )
 
 // newStuckWriter returns a LogWriter that waits in the middle of its first line, and the pipe that it writes
@@ -184,7 +186,8 @@ func TestPanicOfAWriterOrExporterLosesOnlyItsBatch(t *testing.T) {
 		t.Errorf("got %d dropped and error %v, want only the failed block dropped", lines.Dropped(), err)
 	}
 	lost := 0
-	s := &spanSender{SpanExporter: panickingExporter{}, canceled: t.Context(), waiting: new(atomic.Int64), countFailed: func(n int) { lost += n }, outage: outage{logger: slog.New(slog.DiscardHandler)}}
+	exports := newSignalExports("traces", slog.New(slog.DiscardHandler), help.Traces)
+	s := &spanSender{SpanExporter: panickingExporter{}, exports: exports, waiting: new(atomic.Int64), countFailed: func(n int) { lost += n }}
 	if err := s.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 3)); err != nil || lost != 3 {
 		t.Errorf("got %d spans lost and error %v, want 1 and none", lost, err)
 	}

@@ -39,9 +39,7 @@ var (
 //
 // Values of labels come from the configuration or the code, or are "_other", so that their number is limited. If an
 // instrument violates this rule, maxLabelSets applies.
-func newMetrics(
-	res *resource.Resource, exporter *metricSender, logger *slog.Logger,
-) (*sdkmetric.MeterProvider, http.Handler, error) {
+func newMetrics(res *resource.Resource, exporter *metricSender, logger *slog.Logger) (*sdkmetric.MeterProvider, http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -90,12 +88,10 @@ func (w *scrapeWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// metricSender exports metrics. The SDK never calls Export concurrently, so outage needs no lock.
+// metricSender exports metrics.
 type metricSender struct {
 	sdkmetric.Exporter
-	canceled     context.Context    // cancelled by cancelExport
-	cancelExport context.CancelFunc // cancels the current export and all later ones
-	outage       outage
+	exports *signalExports
 }
 
 // newMetricSender returns the OTLP exporter for metrics, or an error if the configuration is not usable. The exporter
@@ -109,26 +105,12 @@ func newMetricSender(ctx context.Context, cfg Config) (*metricSender, error) {
 	if err != nil {
 		return nil, fmt.Errorf("setting up the OTLP exporter of metrics (OTEL_EXPORTER_OTLP_*): %w", err)
 	}
-	canceled, cancel := context.WithCancel(context.Background())
-	return &metricSender{
-		Exporter:     exporter,
-		canceled:     canceled,
-		cancelExport: cancel,
-		outage: outage{
-			logger:       cfg.Logger,
-			beginMessage: "metrics do not reach the collector",
-			endMessage:   "metrics reach the collector again",
-			helpPage:     help.Metrics,
-		},
-	}, nil
+	return &metricSender{exporter, newSignalExports("metrics", cfg.Logger, help.Metrics)}, nil
 }
 
-// Export implements sdkmetric.Exporter. It always returns nil, because it logs a failure itself.
+// Export implements sdkmetric.Exporter. It always returns nil, because signalExports logs a failure.
 func (s *metricSender) Export(ctx context.Context, metrics *metricdata.ResourceMetrics) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.canceled, cancel)()
-	s.outage.record(exportRecovered(func() error { return s.Exporter.Export(ctx, metrics) }))
+	_ = s.exports.run(ctx, func(ctx context.Context) error { return s.Exporter.Export(ctx, metrics) })
 	return nil
 }
 

@@ -39,16 +39,15 @@ func (w *exportWriter) Write(line []byte) (int, error) {
 // logPipeline exports log lines. When the queue of the SDK's batch processor is full, the processor drops the oldest
 // line.
 type logPipeline struct {
-	provider     *sdklog.LoggerProvider
-	logger       log.Logger
-	cancelExport context.CancelFunc // cancels the current export and all later ones
+	provider *sdklog.LoggerProvider
+	logger   log.Logger
+	exports  *signalExports
 }
 
-// logSender exports log lines. The SDK never calls Export concurrently, so outage needs no lock.
+// logSender exports log lines.
 type logSender struct {
 	sdklog.Exporter
-	canceled context.Context // cancelled by logPipeline.cancelExport
-	outage   outage
+	exports *signalExports
 }
 
 // newLogPipeline returns a pipeline to cfg.LogsEndpoint, or an error if the configuration is not usable. It starts a
@@ -62,35 +61,19 @@ func newLogPipeline(ctx context.Context, cfg Config, res *resource.Resource) (*l
 	if err != nil {
 		return nil, fmt.Errorf("setting up the OTLP exporter of logs (OTEL_EXPORTER_OTLP_*): %w", err)
 	}
-	canceled, cancel := context.WithCancel(context.Background())
-	sender := &logSender{
-		Exporter: exporter,
-		canceled: canceled,
-		outage: outage{
-			logger:       cfg.Logger,
-			beginMessage: "logs do not reach the collector",
-			endMessage:   "logs reach the collector again",
-			helpPage:     help.ExportedLog,
-		},
-	}
+	exports := newSignalExports("logs", cfg.Logger, help.ExportedLog)
 	provider := sdklog.NewLoggerProvider(
 		sdklog.WithResource(res),
-		sdklog.WithProcessor(sdklog.NewBatchProcessor(sender)),
+		sdklog.WithProcessor(sdklog.NewBatchProcessor(&logSender{exporter, exports})),
 		sdklog.WithAttributeValueLengthLimit(maxAttributeBytes),
 	)
-	return &logPipeline{
-		provider:     provider,
-		logger:       provider.Logger("answerd", log.WithInstrumentationVersion(cfg.Version)),
-		cancelExport: cancel,
-	}, nil
+	logger := provider.Logger("answerd", log.WithInstrumentationVersion(cfg.Version))
+	return &logPipeline{provider: provider, logger: logger, exports: exports}, nil
 }
 
-// Export implements sdklog.Exporter. It always returns nil, because it logs a failure itself.
+// Export implements sdklog.Exporter. It always returns nil, because signalExports logs a failure.
 func (s *logSender) Export(ctx context.Context, records []sdklog.Record) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.canceled, cancel)()
-	s.outage.record(exportRecovered(func() error { return s.Exporter.Export(ctx, records) }))
+	_ = s.exports.run(ctx, func(ctx context.Context) error { return s.Exporter.Export(ctx, records) })
 	return nil
 }
 
@@ -109,21 +92,21 @@ func (p *logPipeline) emit(line []byte) {
 	if json.Unmarshal(line, &fields) != nil {
 		return
 	}
-	take := func(key string) string {
+	removeText := func(key string) string { // returns the removed text; "" if there is none
 		text, _ := fields[key].(string)
 		delete(fields, key)
 		return text
 	}
 	var record log.Record
-	if at, err := time.Parse(time.RFC3339Nano, take(slog.TimeKey)); err == nil {
-		record.SetTimestamp(at)
+	if loggedAt, err := time.Parse(time.RFC3339Nano, removeText(slog.TimeKey)); err == nil {
+		record.SetTimestamp(loggedAt)
 	}
-	level := take(slog.LevelKey)
+	level := removeText(slog.LevelKey)
 	record.SetSeverity(severities[level])
 	record.SetSeverityText(level)
-	record.SetBody(attribute.StringValue(take(slog.MessageKey)))
+	record.SetBody(attribute.StringValue(removeText(slog.MessageKey)))
 	ctx := context.Background()
-	if id, err := trace.TraceIDFromHex(take("trace_id")); err == nil {
+	if id, err := trace.TraceIDFromHex(removeText("trace_id")); err == nil {
 		sc := trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, TraceFlags: trace.FlagsSampled})
 		ctx = trace.ContextWithSpanContext(ctx, sc)
 	}

@@ -30,8 +30,8 @@ const (
 // message, to a global handler. To avoid both, spanQueue admits only as many spans as the processor can hold and counts
 // those that it drops, and ExportSpans returns no errors.
 type tracePipeline struct {
-	provider     *sdktrace.TracerProvider
-	cancelExport context.CancelFunc // cancels the current export and all later ones
+	provider *sdktrace.TracerProvider
+	exports  *signalExports
 }
 
 // spanQueue accepts at most size spans that are not yet exported.
@@ -42,14 +42,12 @@ type spanQueue struct {
 	countFull func()        // counts a span that was dropped because the queue is full
 }
 
-// spanSender exports spans, and frees their places in spanQueue. The SDK never calls ExportSpans concurrently, so
-// outage needs no lock.
+// spanSender exports spans, and frees their places in spanQueue.
 type spanSender struct {
 	sdktrace.SpanExporter
-	canceled    context.Context // cancelled by tracePipeline.cancelExport
+	exports     *signalExports
 	waiting     *atomic.Int64   // spanQueue.waiting
 	countFailed func(spans int) // counts spans whose export failed
-	outage      outage
 }
 
 // newTracePipeline returns a pipeline to cfg.Endpoint, or an error if the configuration is not usable. It starts a
@@ -59,7 +57,7 @@ func newTracePipeline(ctx context.Context, cfg Config, res *resource.Resource, m
 	if err != nil {
 		return nil, err
 	}
-	countFull, countFailed, err := dropCounters(m)
+	countFull, countFailed, err := newDropCounters(m)
 	if err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
@@ -67,47 +65,37 @@ func newTracePipeline(ctx context.Context, cfg Config, res *resource.Resource, m
 		cfg.QueueSize = defaultQueue
 	}
 
-	canceled, cancel := context.WithCancel(context.Background())
+	exports := newSignalExports("traces", cfg.Logger, help.Traces)
 	waiting := new(atomic.Int64)
-	sender := &spanSender{
-		SpanExporter: exporter,
-		canceled:     canceled,
-		waiting:      waiting,
-		countFailed:  countFailed,
-		outage: outage{
-			logger:       cfg.Logger,
-			beginMessage: "traces do not reach the collector",
-			endMessage:   "traces reach the collector again",
-			helpPage:     help.Traces,
-		},
-	}
+	sender := &spanSender{SpanExporter: exporter, exports: exports, waiting: waiting, countFailed: countFailed}
 	queue := &spanQueue{
 		SpanProcessor: sdktrace.NewBatchSpanProcessor(sender, sdktrace.WithMaxQueueSize(cfg.QueueSize)),
 		size:          int64(cfg.QueueSize),
 		waiting:       waiting,
 		countFull:     countFull,
 	}
-	return &tracePipeline{cancelExport: cancel, provider: sdktrace.NewTracerProvider(
+	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithSpanProcessor(queue),
 		sdktrace.WithResource(res),
 		sdktrace.WithRawSpanLimits(spanLimits(cfg.MaxAttribute)),
-	)}, nil
+	)
+	return &tracePipeline{provider: provider, exports: exports}, nil
 }
 
 // newExporter returns the OTLP exporter for traces, or an error if the configuration is not usable. The exporter does
 // not connect before its first export.
-func newExporter(ctx context.Context, c Config) (sdktrace.SpanExporter, error) {
-	if err := checkEndpoint("ENABLE_TRACING is true", "traces", c.Endpoint, c.Headers); err != nil {
+func newExporter(ctx context.Context, cfg Config) (sdktrace.SpanExporter, error) {
+	if err := checkEndpoint("ENABLE_TRACING is true", "traces", cfg.Endpoint, cfg.Headers); err != nil {
 		return nil, err
 	}
-	opts := []otlptracehttp.Option{
-		otlptracehttp.WithEndpointURL(c.Endpoint),
+	options := []otlptracehttp.Option{
+		otlptracehttp.WithEndpointURL(cfg.Endpoint),
 		otlptracehttp.WithProxy(proxyUnlessRedirected),
 	}
-	if len(c.Headers) > 0 {
-		opts = append(opts, otlptracehttp.WithHeaders(c.Headers))
+	if len(cfg.Headers) > 0 {
+		options = append(options, otlptracehttp.WithHeaders(cfg.Headers))
 	}
-	exporter, err := otlptracehttp.New(ctx, opts...)
+	exporter, err := otlptracehttp.New(ctx, options...)
 	if err != nil {
 		return nil, fmt.Errorf("setting up the OTLP exporter (OTEL_EXPORTER_OTLP_*): %w", err)
 	}
@@ -125,9 +113,9 @@ func spanLimits(maxAttribute int) sdktrace.SpanLimits {
 	return l
 }
 
-// inherited lists the attributes of a run's span that its child spans also get, because tracing backends group spans by
-// them.
-var inherited = []attribute.Key{
+// inheritedKeys lists the attributes of a run's span that its child spans also get, because tracing backends group
+// spans by them.
+var inheritedKeys = []attribute.Key{
 	"gen_ai.agent.name", "gen_ai.conversation.id", "session.id", "enduser.id", "user.id", "answerd.run_id",
 }
 
@@ -135,12 +123,12 @@ var inherited = []attribute.Key{
 // such as those of a child run's span.
 func (q *spanQueue) OnStart(parent context.Context, span sdktrace.ReadWriteSpan) {
 	if parentSpan, ok := trace.SpanFromContext(parent).(sdktrace.ReadOnlySpan); ok {
-		var existing []attribute.Key
+		var ownKeys []attribute.Key
 		for _, kv := range span.Attributes() {
-			existing = append(existing, kv.Key)
+			ownKeys = append(ownKeys, kv.Key)
 		}
 		for _, kv := range parentSpan.Attributes() {
-			if slices.Contains(inherited, kv.Key) && !slices.Contains(existing, kv.Key) {
+			if slices.Contains(inheritedKeys, kv.Key) && !slices.Contains(ownKeys, kv.Key) {
 				span.SetAttributes(kv)
 			}
 		}
@@ -148,22 +136,22 @@ func (q *spanQueue) OnStart(parent context.Context, span sdktrace.ReadWriteSpan)
 	q.SpanProcessor.OnStart(parent, span)
 }
 
-// dropCounters creates the counter of dropped spans. countFull counts one span with the reason queue_full, and
+// newDropCounters creates the counter of dropped spans. countFull counts one span with the reason queue_full, and
 // countFailed counts spans with the reason export_failed. Both reasons start at 0, so that an alert sees the first loss
 // as an increase.
-func dropCounters(m metric.Meter) (countFull func(), countFailed func(spans int), err error) {
+func newDropCounters(m metric.Meter) (countFull func(), countFailed func(spans int), err error) {
 	counter, err := m.Int64Counter("answerd.trace.spans.dropped", metric.WithUnit("{span}"),
 		metric.WithDescription("Ended spans that never reached the collector."))
 	if err != nil {
 		return nil, nil, err
 	}
-	add := func(reason string) func(int) {
-		opt := metric.WithAttributeSet(attribute.NewSet(attribute.String("reason", reason)))
-		counter.Add(context.Background(), 0, opt)
-		return func(n int) { counter.Add(context.Background(), int64(n), opt) }
+	counterOf := func(reason string) func(spans int) {
+		label := metric.WithAttributeSet(attribute.NewSet(attribute.String("reason", reason)))
+		counter.Add(context.Background(), 0, label)
+		return func(spans int) { counter.Add(context.Background(), int64(spans), label) }
 	}
-	addFull := add("queue_full")
-	return func() { addFull(1) }, add("export_failed"), nil
+	countDropped := counterOf("queue_full")
+	return func() { countDropped(1) }, counterOf("export_failed"), nil
 }
 
 // OnEnd queues a sampled span. If the queue is full, it drops and counts the span instead. It never blocks, even if the
@@ -180,18 +168,13 @@ func (q *spanQueue) OnEnd(s sdktrace.ReadOnlySpan) {
 	q.SpanProcessor.OnEnd(s)
 }
 
-// ExportSpans implements sdktrace.SpanExporter. It always returns nil, because it counts the spans of a failed export
-// and logs the outage itself.
+// ExportSpans implements sdktrace.SpanExporter. It always returns nil, because it counts the spans of a failed export,
+// and signalExports logs the failure.
 func (s *spanSender) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	defer s.waiting.Add(-int64(len(spans)))
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.canceled, cancel)()
-
-	err := exportRecovered(func() error { return s.SpanExporter.ExportSpans(ctx, spans) })
+	err := s.exports.run(ctx, func(ctx context.Context) error { return s.SpanExporter.ExportSpans(ctx, spans) })
 	if err != nil {
 		s.countFailed(len(spans))
 	}
-	s.outage.record(err)
 	return nil
 }

@@ -82,7 +82,7 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if tel.meters, tel.metricsHandler, err = newMetrics(res, tel.metricsExport, cfg.Logger); err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
-	if err := observeDropped(cfg.Logger, tel.Meter("answerd/telemetry")); err != nil {
+	if err := countDroppedLines(cfg.Logger, tel.Meter("answerd/telemetry")); err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
 	if cfg.Tracing {
@@ -91,11 +91,11 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 		}
 		tel.tracers = tel.traces.provider
 	}
-	if h, ok := cfg.Logger.Handler().(*logHandler); ok && cfg.LogsEndpoint != "" {
+	if handler, ok := cfg.Logger.Handler().(*logHandler); ok && cfg.LogsEndpoint != "" {
 		if tel.logsExport, err = newLogPipeline(ctx, cfg, res); err != nil {
 			return nil, errors.Join(err, tel.Shutdown(ctx))
 		}
-		tel.logWriter = h.writer
+		tel.logWriter = handler.writer
 		tel.logWriter.pipeline.Store(tel.logsExport)
 	}
 	return tel, nil
@@ -130,40 +130,39 @@ func (t *Telemetry) shutdownAll(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
 	if t.traces != nil {
-		err = flush(ctx, "traces", t.traces.provider.Shutdown, t.traces.cancelExport)
+		err = t.traces.exports.flush(ctx, t.traces.provider.Shutdown)
 	}
 	if t.metricsExport != nil {
-		err = errors.Join(err, flush(ctx, "metrics", t.meters.Shutdown, t.metricsExport.cancelExport))
+		err = errors.Join(err, t.metricsExport.exports.flush(ctx, t.meters.Shutdown))
 	} else {
 		// This ends only the reader for the Prometheus page. It does not block, and its error does not matter.
 		_ = t.meters.Shutdown(context.WithoutCancel(ctx))
 	}
 	if t.logsExport != nil {
 		t.logWriter.pipeline.Store(nil)
-		err = errors.Join(err, flush(ctx, "logs", t.logsExport.provider.Shutdown, t.logsExport.cancelExport))
+		err = errors.Join(err, t.logsExport.exports.flush(ctx, t.logsExport.provider.Shutdown))
 	}
 	return err
 }
 
 // TraceID returns the id of the trace in ctx as 32 hex digits, or "" if ctx has no trace.
 func TraceID(ctx context.Context) string {
-	sc := trace.SpanContextFromContext(ctx)
-	if !sc.HasTraceID() {
-		return ""
+	if spanContext := trace.SpanContextFromContext(ctx); spanContext.HasTraceID() {
+		return spanContext.TraceID().String()
 	}
-	return sc.TraceID().String()
+	return ""
 }
 
 // newResource returns the attributes of this process, which all spans, metrics and log records have. If an attribute is
 // set several times, the last option applies. The options are therefore ordered: the default name, then
 // OTEL_RESOURCE_ATTRIBUTES, then the explicit configuration.
-func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
+func newResource(ctx context.Context, cfg Config) (*resource.Resource, error) {
 	var configured []attribute.KeyValue
-	if c.ServiceName != "" {
-		configured = append(configured, semconv.ServiceName(c.ServiceName))
+	if cfg.ServiceName != "" {
+		configured = append(configured, semconv.ServiceName(cfg.ServiceName))
 	}
-	if c.Version != "" {
-		configured = append(configured, semconv.ServiceVersion(c.Version))
+	if cfg.Version != "" {
+		configured = append(configured, semconv.ServiceVersion(cfg.Version))
 	}
 	res, err := resource.New(ctx,
 		resource.WithAttributes(semconv.ServiceName("answerd")),
@@ -178,16 +177,16 @@ func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
 	return res, nil
 }
 
-// observeDropped adds the counter answerd.log.lines.dropped to m if logger writes to a LogWriter.
-func observeDropped(logger *slog.Logger, m metric.Meter) error {
-	h, ok := logger.Handler().(*logHandler)
-	if !ok || h.logWriter == nil {
+// countDroppedLines adds the counter answerd.log.lines.dropped to m if logger writes to a LogWriter.
+func countDroppedLines(logger *slog.Logger, m metric.Meter) error {
+	handler, ok := logger.Handler().(*logHandler)
+	if !ok || handler.logWriter == nil {
 		return nil
 	}
 	_, err := m.Int64ObservableCounter("answerd.log.lines.dropped", metric.WithUnit("{line}"),
 		metric.WithDescription("Log lines that could not be written."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(h.logWriter.Dropped())
+			o.Observe(handler.logWriter.Dropped())
 			return nil
 		}))
 	return err

@@ -24,6 +24,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,13 +52,8 @@ const (
 
 // Paths returns those of the paths that are set.
 func (f Files) Paths() []string {
-	var out []string
-	for _, path := range []string{f.CAFile, f.CertFile, f.KeyFile} {
-		if path != "" {
-			out = append(out, path)
-		}
-	}
-	return out
+	isUnset := func(path string) bool { return path == "" }
+	return slices.DeleteFunc([]string{f.CAFile, f.CertFile, f.KeyFile}, isUnset)
 }
 
 // Check returns a *FileError if only one of CertFile and KeyFile is set. It does not read the files.
@@ -202,7 +198,7 @@ func readFile(field Field, path string) ([]byte, error) {
 	}
 	defer file.Close()
 	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
-	if len(data) > maxFile {
+	if err == nil && len(data) > maxFile {
 		err = fmt.Errorf("is larger than %d bytes", maxFile)
 	}
 	if err != nil {
@@ -226,8 +222,9 @@ func (f Files) pairError(err error, cert, key []byte) error {
 	if !x509.NewCertPool().AppendCertsFromPEM(cert) {
 		return &FileError{CertFile, f.CertFile, errors.New("has no certificate in PEM")}
 	}
-	// PKCS #8 marks an encrypted key by the type of its block, and the older form by the header Proc-Type.
-	if bytes.Contains(key, []byte("-----BEGIN ENCRYPTED PRIVATE KEY-----")) || bytes.Contains(key, []byte("Proc-Type: 4,ENCRYPTED")) {
+	isEncryptedPKCS8 := bytes.Contains(key, []byte("-----BEGIN ENCRYPTED PRIVATE KEY-----"))
+	isEncryptedOldForm := bytes.Contains(key, []byte("Proc-Type: 4,ENCRYPTED")) // PKCS #1 or SEC 1
+	if isEncryptedPKCS8 || isEncryptedOldForm {
 		return &FileError{KeyFile, f.KeyFile, errors.New("is encrypted; openssl pkey writes it without a passphrase")}
 	}
 	return &FileError{KeyFile, f.KeyFile, fmt.Errorf("is not the key of %s: %w", f.CertFile, err)}
@@ -236,15 +233,15 @@ func (f Files) pairError(err error, cert, key []byte) error {
 // newConfig returns the TLS configuration for a client that uses these certificates. verify is called for each new
 // connection, after the server's certificates have been verified.
 func (c *contents) newConfig(verify func(tls.ConnectionState) error) *tls.Config {
-	out := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.roots, VerifyConnection: verify}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.roots, VerifyConnection: verify}
 	if c.certificate != nil {
 		// With tls.Config.Certificates, the client would not send the certificate if the server's list of authorities
 		// lacks its issuer. The server would then report that the certificate is missing, not that it is not accepted.
-		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return c.certificate, nil
 		}
 	}
-	return out
+	return config
 }
 
 // Transport sends requests over connections that use the newest certificates of a Source. When the files have changed,
@@ -294,8 +291,8 @@ func (t *Transport) CloseIdleConnections() {
 // PeerExpiry returns when the server's certificate expires, as seen on the newest connection. It returns the zero time
 // if there was no TLS connection.
 func (t *Transport) PeerExpiry() time.Time {
-	if at := t.peerExpiry.Load(); at != 0 {
-		return time.Unix(at, 0)
+	if seconds := t.peerExpiry.Load(); seconds != 0 {
+		return time.Unix(seconds, 0)
 	}
 	return time.Time{}
 }
@@ -304,19 +301,18 @@ func (t *Transport) PeerExpiry() time.Time {
 // last request, it creates a new transport and closes the previous one's idle connections. Requests in flight continue
 // on the previous transport.
 func (t *Transport) newestGeneration() *generation {
-	files := t.source.current.Load()
-	if g := t.current.Load(); g != nil && g.contents == files {
+	if g := t.current.Load(); g != nil && g.contents == t.source.current.Load() {
 		return g
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	files = t.source.current.Load()
+	newest := t.source.current.Load()
 	old := t.current.Load()
-	if old != nil && old.contents == files {
+	if old != nil && old.contents == newest {
 		return old // a concurrent request has created it
 	}
-	next := &generation{Transport: t.template.Clone(), contents: files}
-	next.TLSClientConfig = files.newConfig(t.recordPeerExpiry)
+	next := &generation{Transport: t.template.Clone(), contents: newest}
+	next.TLSClientConfig = newest.newConfig(t.recordPeerExpiry)
 	t.current.Store(next)
 	if old != nil {
 		// After this call, old also closes connections when they become idle, until it gets another request.

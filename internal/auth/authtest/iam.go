@@ -5,8 +5,7 @@
 //	iam.AnswerToken(`{"access_token":"x","expires_in":60}`, http.StatusOK)
 //	token := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), iam.ClaimsJSON(nil))
 //
-// NewIAM closes the server when the test ends. Its handlers may be replaced while requests
-// are in flight.
+// NewIAM closes the server when the test ends. Its handlers may be replaced while requests are in flight.
 package authtest
 
 import (
@@ -77,6 +76,7 @@ func NewIAM(t testing.TB) *IAM {
 	i := &IAM{}
 	i.AnswerToken(`{"access_token":"`+TokenCanary+`","token_type":"Bearer","expires_in":3600}`, http.StatusOK)
 	i.PublishKeys(RSAJWK("k1", &RSAKey().PublicKey), ECJWK("e1", &ECKey().PublicKey))
+	i.HandleMetadata(http.NotFound)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
 		i.TokenRequests.Add(1)
@@ -86,13 +86,7 @@ func NewIAM(t testing.TB) *IAM {
 		i.KeyRequests.Add(1)
 		(*i.keys.Load())(w, r)
 	})
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if h := i.metadata.Load(); h != nil {
-			(*h)(w, r)
-			return
-		}
-		http.NotFound(w, r)
-	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { (*i.metadata.Load())(w, r) })
 	i.Server = httptest.NewServer(mux)
 	t.Cleanup(i.Close)
 	return i

@@ -36,9 +36,8 @@ type Policy struct {
 // that gives up does not cancel the request for others. During the pause after a failure, a call that needs a request
 // returns that failure's error without waiting.
 //
-// The usual choice, ReuseTokenSource of golang.org/x/oauth2, does not give each caller a context of its own. In a
-// measurement with 100 callers and an endpoint that fails, it sent 200 requests one after the other, and the last
-// caller waited for ten seconds.
+// The usual choice, ReuseTokenSource of golang.org/x/oauth2, does not give each caller a context of its own. With many
+// callers and an endpoint that fails, it sends their requests one after the other.
 type Cache[T any] struct {
 	fetch  func(context.Context) (T, error)
 	policy Policy
@@ -90,11 +89,11 @@ func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State)
 		return value, nil
 	case RefreshDue:
 		// Ignore the error: it means that no request may start now, and the value is still usable.
-		_, _ = c.startLocked()
+		_, _ = c.startFetchLocked()
 		c.mu.Unlock()
 		return value, nil
 	}
-	inflight, err := c.startLocked()
+	inflight, err := c.startFetchLocked()
 	c.mu.Unlock()
 	if err != nil {
 		var none T
@@ -161,9 +160,9 @@ func (c *Cache[T]) Close() {
 	c.running.Wait()
 }
 
-// startLocked returns the request in flight, after starting one if necessary. If no request may start now, it returns
-// ErrClosed or, during a pause, pauseErr. c.mu must be held.
-func (c *Cache[T]) startLocked() (*inflightFetch[T], error) {
+// startFetchLocked returns the request in flight, after starting one if necessary. If no request may start now, it
+// returns ErrClosed or, during a pause, pauseErr. c.mu must be held.
+func (c *Cache[T]) startFetchLocked() (*inflightFetch[T], error) {
 	switch {
 	case c.closed:
 		return nil, ErrClosed
@@ -180,7 +179,7 @@ func (c *Cache[T]) startLocked() (*inflightFetch[T], error) {
 
 // startReplaceLocked returns a request for Replace. If a request is in flight, it returns that one, because its value
 // will be newer than what Replace's caller has. Otherwise it starts a request. It returns errTooSoon if it did so less
-// than interval ago, or the error of startLocked. c.mu must be held.
+// than interval ago, or the error of startFetchLocked. c.mu must be held.
 func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T], error) {
 	if c.inflight != nil {
 		return c.inflight, nil
@@ -189,11 +188,12 @@ func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T]
 	if !c.replacedAt.IsZero() && now.Before(c.replacedAt.Add(interval)) {
 		return nil, errTooSoon
 	}
-	inflight, err := c.startLocked()
-	if err == nil {
-		c.replacedAt = now
+	inflight, err := c.startFetchLocked()
+	if err != nil {
+		return nil, err
 	}
-	return inflight, err
+	c.replacedAt = now
+	return inflight, nil
 }
 
 // runFetch sends a request. It stores the outcome in inflight and, unless Set was called in the meantime, in the Cache.
@@ -233,14 +233,17 @@ func (c *Cache[T]) fetchSafely() (value T, err error) {
 // because every caller fails until then. The first pauses are short instead: 1 s, 2 s, 4 s and so on. c.mu must be
 // held.
 func (c *Cache[T]) pauseLocked() time.Duration {
-	const longest = 30 * time.Second
+	const (
+		longest      = 30 * time.Second
+		maxDoublings = 5 // to 32 s, which is more than longest; without a limit, the shift would overflow
+	)
 	switch {
 	case c.policy.Cooldown > 0 && c.hadValue:
 		return c.policy.Cooldown
 	case c.failures == 0:
 		return 0
 	}
-	return min(time.Second<<min(c.failures-1, 5), longest)
+	return min(time.Second<<min(c.failures-1, maxDoublings), longest)
 }
 
 // startPollLocked starts pollUntilClosed if the policy asks for polling and it does not run yet. c.mu must be held.
@@ -251,7 +254,7 @@ func (c *Cache[T]) startPollLocked() {
 	}
 }
 
-// pollUntilClosed starts a request every PollEvery until Close. It skips ticks during a pause.
+// pollUntilClosed starts a request every PollEvery until Close, except during a pause (startFetchLocked).
 func (c *Cache[T]) pollUntilClosed() {
 	tick := time.NewTicker(c.policy.PollEvery)
 	defer tick.Stop()
@@ -259,7 +262,7 @@ func (c *Cache[T]) pollUntilClosed() {
 		select {
 		case <-tick.C:
 			c.mu.Lock()
-			_, _ = c.startLocked()
+			_, _ = c.startFetchLocked() // an error means that no request may start now
 			c.mu.Unlock()
 		case <-c.ctx.Done():
 			return

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 )
 
 // Error is the error for a request to an identity provider or a secret store. Its fields contain nothing from the
@@ -60,20 +61,20 @@ func transportError(subject string, err error) *Error {
 	return &Error{Public: subject + " closed the connection early or does not speak HTTP"}
 }
 
-// errNotHTTP is what Cause returns instead of an error whose text may quote the reply.
+// errNotHTTP is what WithoutReply returns instead of an error whose text may quote the reply.
 var errNotHTTP = errors.New("the reply is not HTTP, the connection was closed early, or a proxy refused it")
 
-// Cause returns an error that is safe to log in place of err, an error of an http.RoundTripper. net/http quotes a reply
-// that is not HTTP, and such a reply may repeat the request with its keys. So Cause returns err itself only if it is of
-// a type or value that never contains a part of the reply, and a fixed error otherwise. It returns nil if err is nil.
-func Cause(err error) error {
+// WithoutReply returns an error that is safe to log in place of err, an error of an http.RoundTripper. net/http quotes
+// a reply that is not HTTP, and such a reply may repeat the request with its keys. So WithoutReply returns err itself
+// only if it is of a type or value that never contains a part of the reply, and errNotHTTP otherwise. It returns nil if
+// err is nil.
+func WithoutReply(err error) error {
 	if err == nil {
 		return nil
 	}
-	for _, known := range []error{context.Canceled, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, http.ErrSchemeMismatch} {
-		if errors.Is(err, known) {
-			return err
-		}
+	known := []error{context.Canceled, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, http.ErrSchemeMismatch}
+	if slices.ContainsFunc(known, func(safe error) bool { return errors.Is(err, safe) }) {
+		return err
 	}
 	_, isNetwork := errors.AsType[net.Error](err) // such as a refused connection, or a timeout of net/http
 	_, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
@@ -84,12 +85,12 @@ func Cause(err error) error {
 	return errNotHTTP
 }
 
-// Transport is an http.RoundTripper that applies Cause to the errors of the one that it wraps. A transport that records
-// errors in traces must wrap Transport, not the other way around.
+// Transport is an http.RoundTripper that applies WithoutReply to the errors of the one that it wraps. A transport that
+// records errors in traces must wrap Transport, not the other way around.
 type Transport struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.RoundTripper.RoundTrip(r)
-	return resp, Cause(err)
+	return resp, WithoutReply(err)
 }

@@ -1,6 +1,6 @@
 // Package fetch sends requests for keys, metadata and tokens to identity providers and secret stores. Requests are
-// limited in time and size, and do not follow redirects. Errors never quote the reply. With Cause and Transport, other
-// packages can keep replies out of their errors as well. A Cache sends one request at a time, no matter how many
+// limited in time and size, and do not follow redirects. Errors never quote the reply. With WithoutReply and Transport,
+// other packages can keep replies out of their errors as well. A Cache sends one request at a time, no matter how many
 // callers wait.
 //
 //	client := fetch.NewClient(nil)
@@ -40,7 +40,7 @@ func NewClient(given *http.Client) *http.Client {
 		client = *given
 	} else if shared, ok := http.DefaultTransport.(*http.Transport); ok {
 		transport := shared.Clone()
-		transport.MaxIdleConnsPerHost = 8
+		transport.MaxIdleConnsPerHost = 8 // instead of 2, because the client is for a single host
 		client.Transport = transport
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

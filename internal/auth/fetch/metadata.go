@@ -25,13 +25,14 @@ func Metadata(ctx context.Context, client *http.Client, issuer, subject string) 
 	var noDocument *Error // for a redirect or a page; returned in preference to notFound, because it says more
 	for _, metadataURL := range metadataURLs(issuer) {
 		reply, err := Get(ctx, client, metadataURL, subject, maxMetadata)
-		fetchErr, _ := errors.AsType[*Error](err)
+		fetchErr, _ := errors.AsType[*Error](err) // nil if err is nil, because all errors of Get are *Error
+		isObject := bytes.HasPrefix(bytes.TrimLeft(reply.Body, " \t\r\n"), []byte("{"))
 		switch {
 		case fetchErr != nil && fetchErr.Status/100 == 3:
 			noDocument = fetchErr
 		case err != nil:
 			return nil, err
-		case reply.Status == http.StatusOK && bytes.HasPrefix(bytes.TrimLeft(reply.Body, " \t\r\n"), []byte("{")):
+		case reply.Status == http.StatusOK && isObject:
 			return reply.Body, nil
 		case reply.Status == http.StatusOK:
 			noDocument = &Error{Public: subject + " is not JSON", Status: reply.Status}
@@ -55,12 +56,13 @@ func IsAbsent(status int) bool {
 	return status/100 == 4
 }
 
-// EndpointAllowed reports whether an issuer's metadata may name this endpoint: any https URL, or a URL with the same
-// origin as the issuer. Thus only an issuer on this machine that uses plain http can name an http URL on this machine.
-func EndpointAllowed(issuer, endpointURL string) bool {
+// AllowsEndpoint reports whether an issuer's metadata may name this endpoint, to which secrets or browsers are sent:
+// any https URL, or an http URL with the same origin as the issuer. Thus only an issuer on this machine that uses plain
+// http can name an http URL on this machine. CheckEndpoint must accept the URL too.
+func AllowsEndpoint(issuer, endpointURL string) bool {
 	issuerURL, errIssuer := url.Parse(issuer)
 	endpoint, errEndpoint := url.Parse(endpointURL)
-	if errIssuer != nil || errEndpoint != nil {
+	if errIssuer != nil || errEndpoint != nil || CheckEndpoint("the endpoint", endpointURL) != nil {
 		return false
 	}
 	isSameOrigin := endpoint.Scheme == issuerURL.Scheme && endpoint.Host == issuerURL.Host

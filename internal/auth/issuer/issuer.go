@@ -27,8 +27,8 @@ type Source struct {
 	Issuer string       // the issuer's URL
 	Name   string       // what errors call the metadata
 	Client *http.Client // made by fetch.NewClient, so that it follows no redirects
-	// OtherIssuer is appended to the error for a document of another issuer, to say what to do. It may be "".
-	OtherIssuer string
+	// OtherIssuerHint is appended to the error for a document of another issuer, to say what to do. It may be "".
+	OtherIssuerHint string
 }
 
 // Document is an issuer's metadata.
@@ -49,26 +49,28 @@ func (s Source) Read(ctx context.Context) (Document, error) {
 	}
 	members, err := strictjson.Parse(body)
 	if err != nil {
-		return Document{}, s.Unusable("is not the JSON of RFC 8414")
+		return Document{}, s.UnusableError("is not the JSON of RFC 8414")
 	}
 	if issuer, err := members.String("issuer"); err != nil || issuer != s.Issuer {
-		return Document{}, s.Unusable("names another issuer" + s.OtherIssuer)
+		return Document{}, s.UnusableError("names another issuer" + s.OtherIssuerHint)
 	}
 	return Document{members, s.Issuer}, nil
 }
 
-// Unusable returns an error for a document that cannot be used. problem continues a sentence that begins with s.Name,
-// such as "names no token endpoint".
-func (s Source) Unusable(problem string) error { return &fetch.Error{Public: s.Name + " " + problem} }
+// UnusableError returns an error for a document that cannot be used. problem continues a sentence that begins with
+// s.Name, such as "names no token endpoint".
+func (s Source) UnusableError(problem string) error {
+	return &fetch.Error{Public: s.Name + " " + problem}
+}
 
 // Endpoint returns the URL in the member called name. The second result is false if there is no such URL, or if neither
-// a secret nor a browser may be sent to it (see fetch.CheckEndpoint and fetch.EndpointAllowed).
+// a secret nor a browser may be sent to it (see fetch.AllowsEndpoint).
 func (d Document) Endpoint(name string) (string, bool) {
-	found, err := d.String(name)
-	if err != nil || fetch.CheckEndpoint("", found) != nil || !fetch.EndpointAllowed(d.issuer, found) {
+	endpoint, err := d.String(name)
+	if err != nil || !fetch.AllowsEndpoint(d.issuer, endpoint) {
 		return "", false
 	}
-	return found, true
+	return endpoint, true
 }
 
 // Cache stores a value from the metadata. After an hour it reads the value again, and callers get the old value until

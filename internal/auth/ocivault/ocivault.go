@@ -8,7 +8,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"fmt"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -86,20 +86,25 @@ func (cfg Config) readSecret(d *dispatcher) (auth.Secret, error) {
 	if cfg.Endpoint != "" {
 		client.Host = cfg.Endpoint
 	}
-	once := common.NoRetryPolicy()
+	noRetry := common.NoRetryPolicy()
 
 	// Do not pass the read's context to the SDK: when it ended, the SDK would return while its goroutine continues. The
 	// dispatcher cancels the request instead.
-	got, err := client.GetSecretBundle(context.WithoutCancel(d.ctx), secrets.GetSecretBundleRequest{
+	bundle, err := client.GetSecretBundle(context.WithoutCancel(d.ctx), secrets.GetSecretBundleRequest{
 		SecretId:        &cfg.SecretOCID,
-		RequestMetadata: common.RequestMetadata{RetryPolicy: &once},
+		RequestMetadata: common.RequestMetadata{RetryPolicy: &noRetry},
 	})
 	if err != nil {
 		return auth.Secret{}, err
 	}
-	content, ok := got.SecretBundleContent.(secrets.Base64SecretBundleContentDetails)
+	return decodeSecret(bundle)
+}
+
+// decodeSecret returns the secret in the vault's reply.
+func decodeSecret(bundle secrets.GetSecretBundleResponse) (auth.Secret, error) {
+	content, ok := bundle.SecretBundleContent.(secrets.Base64SecretBundleContentDetails)
 	if !ok || content.Content == nil {
-		return auth.Secret{}, fmt.Errorf("the bundle has no base64 content")
+		return auth.Secret{}, errors.New("the bundle has no base64 content")
 	}
 	text, err := base64.StdEncoding.DecodeString(*content.Content)
 	if err != nil {
@@ -123,7 +128,7 @@ func (cfg Config) configurationProvider(d *dispatcher) (common.ConfigurationProv
 	case "resource_principal":
 		return ociauth.ResourcePrincipalConfigurationProvider()
 	}
-	return nil, fmt.Errorf("the auth type must be api_key, instance_principal or resource_principal")
+	return nil, errors.New("the auth type must be api_key, instance_principal or resource_principal")
 }
 
 // dispatcher sends the SDK's requests for one read, with the read's context, a limited reply size, and without
@@ -143,15 +148,11 @@ type dispatcher struct {
 // Do implements common.HTTPRequestDispatcher.
 func (d *dispatcher) Do(req *http.Request) (*http.Response, error) {
 	if d.failed == nil {
-		d.sent = true
-		reply, err := fetch.Do(d.client, req.WithContext(d.ctx), service, maxBundle)
-		if err == nil && reply.Status == http.StatusOK {
+		reply, err := d.send(req)
+		if err == nil {
 			return httpResponse(req, reply), nil
 		}
 		d.failed = err
-		if err == nil {
-			d.failed = &fetch.Error{Public: service + " refused the request", Status: reply.Status}
-		}
 	}
 	if strings.HasSuffix(req.URL.Path, "/instance/region") {
 		return httpResponse(req, fetch.Reply{Status: http.StatusOK}), nil
@@ -159,11 +160,25 @@ func (d *dispatcher) Do(req *http.Request) (*http.Response, error) {
 	return httpResponse(req, fetch.Reply{Status: http.StatusBadRequest}), nil
 }
 
+// send sends one of the SDK's requests. A status other than 200 is an error.
+func (d *dispatcher) send(req *http.Request) (fetch.Reply, error) {
+	d.sent = true
+	reply, err := fetch.Do(d.client, req.WithContext(d.ctx), service, maxBundle)
+	if err != nil {
+		return fetch.Reply{}, err
+	}
+	if reply.Status != http.StatusOK {
+		return fetch.Reply{}, &fetch.Error{Public: service + " refused the request", Status: reply.Status}
+	}
+	return reply, nil
+}
+
 // httpResponse converts r to the response type that the SDK expects.
 func httpResponse(req *http.Request, r fetch.Reply) *http.Response {
 	return &http.Response{
-		Status: http.StatusText(r.Status), StatusCode: r.Status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: r.Header, ContentLength: int64(len(r.Body)), Body: io.NopCloser(bytes.NewReader(r.Body)), Request: req,
+		Status: http.StatusText(r.Status), StatusCode: r.Status,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: r.Header, Body: io.NopCloser(bytes.NewReader(r.Body)), ContentLength: int64(len(r.Body)), Request: req,
 	}
 }
 

@@ -30,8 +30,8 @@ type Keys struct {
 	path string // the file's path; "" for a random key that is only in memory
 
 	mu       sync.Mutex  // protects the fields below
-	all      []key       // the keys in use, at least one
-	info     os.FileInfo // describes the file at the time when all was read from it
+	keys     []key       // the keys in use, at least one
+	info     os.FileInfo // describes the file at the time when keys was read from it
 	reported string      // the last logged reason why a changed file cannot be used; "" if the file can be used
 }
 
@@ -45,21 +45,26 @@ type key struct {
 // begin with # are skipped. The returned Keys read the file again when it has changed. Errors quote nothing from the
 // file.
 func ReadKeys(path string) (*Keys, error) {
-	k := &Keys{path: path}
-	var err error
-	if k.info, err = os.Stat(path); err != nil {
+	info, err := os.Stat(path)
+	if err != nil {
 		return nil, fmt.Errorf("find the keys: %w", err)
 	}
-	k.all, err = readFile(path)
-	return k, err
+	keys, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Keys{path: path, info: info, keys: keys}, nil
 }
 
 // newKeys returns Keys with one random key.
 func newKeys() (*Keys, error) {
 	raw := make([]byte, keySize)
 	_, _ = rand.Read(raw) // never fails
-	one, err := newKey(raw)
-	return &Keys{all: []key{one}}, err
+	k, err := newKey(raw)
+	if err != nil {
+		return nil, err
+	}
+	return &Keys{keys: []key{k}}, nil
 }
 
 // readFile reads the keys in a file of at most maxFile bytes.
@@ -81,26 +86,26 @@ func readFile(path string) ([]key, error) {
 
 // parseKeys parses the content of a key file. It returns an error if a line is not a key, or if there are no keys.
 func parseKeys(text string) ([]key, error) {
-	var all []key
-	for n, line := range strings.Split(text, "\n") {
+	var keys []key
+	for i, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		raw, ok := decodeKey(line)
 		if !ok {
-			return nil, fmt.Errorf("line %d is not a key of %d bytes in base64 or hex", n+1, keySize)
+			return nil, fmt.Errorf("line %d is not a key of %d bytes in base64 or hex", i+1, keySize)
 		}
-		one, err := newKey(raw)
+		k, err := newKey(raw)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, one)
+		keys = append(keys, k)
 	}
-	if len(all) == 0 {
+	if len(keys) == 0 {
 		return nil, errors.New("there is no key in it")
 	}
-	return all, nil
+	return keys, nil
 }
 
 // decodeKey decodes a key in hex, or in standard or URL-safe base64 with or without padding. ok is false unless the key
@@ -142,31 +147,39 @@ func (k *Keys) currentKeys(logger *slog.Logger) []key {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.path == "" {
-		return k.all
+		return k.keys
 	}
 	info, err := os.Stat(k.path)
-	if err == nil && isSameFile(info, k.info) {
+	if err != nil {
+		k.reportLocked(logger, err)
+		return k.keys
+	}
+	if isSameFile(info, k.info) {
 		k.reported = ""
-		return k.all
+		return k.keys
 	}
-	var all []key
-	if err == nil {
-		all, err = readFile(k.path)
-	}
+	changed, err := readFile(k.path)
 	if err != nil {
 		// Keep k.info, so that the next call reads the file again. The file may become readable without a change of its
 		// size or time.
-		if text := err.Error(); text != k.reported {
-			logger.Warn("the file of TOKENS_KEY_FILE cannot be used; the keys in use stay", "error", err, help.SecretFiles.Attr())
-			k.reported = text
-		}
-		return k.all
+		k.reportLocked(logger, err)
+		return k.keys
 	}
-	logger.Info("the keys of TOKENS_KEY_FILE were read again", "keys", len(all))
+	logger.Info("the keys of TOKENS_KEY_FILE were read again", "keys", len(changed))
 	k.info = info
 	k.reported = ""
-	k.all = all
-	return all
+	k.keys = changed
+	return k.keys
+}
+
+// reportLocked logs err, the reason why the file cannot be used, unless it is the reason that was logged last. k.mu
+// must be held.
+func (k *Keys) reportLocked(logger *slog.Logger, err error) {
+	if err.Error() == k.reported {
+		return
+	}
+	logger.Warn("the file of TOKENS_KEY_FILE cannot be used; the keys in use stay", "error", err, help.SecretFiles.Attr())
+	k.reported = err.Error()
 }
 
 // isSameFile reports whether a and b describe the same file with the same modification time and size.

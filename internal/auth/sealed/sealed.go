@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -89,16 +90,16 @@ func (s *Store) open(value []byte, name values.Key) ([]byte, error) {
 		return nil, errors.New("it has an unknown format")
 	}
 	header, sealed := value[:1+keyIDLen], value[1+keyIDLen:]
-	for _, k := range s.keys.currentKeys(s.logger) {
-		if bytes.Equal(k.id[:], header[1:]) {
-			data, err := k.aead.Open(nil, nil, sealed, additionalData(header, name))
-			if err != nil {
-				return nil, errors.New("it was changed, or belongs to another user or server")
-			}
-			return data, nil
-		}
+	keys := s.keys.currentKeys(s.logger)
+	i := slices.IndexFunc(keys, func(k key) bool { return bytes.Equal(k.id[:], header[1:]) })
+	if i < 0 {
+		return nil, errors.New("its key is not in the file of TOKENS_KEY_FILE")
 	}
-	return nil, errors.New("its key is not in the file of TOKENS_KEY_FILE")
+	data, err := keys[i].aead.Open(nil, nil, sealed, additionalData(header, name))
+	if err != nil {
+		return nil, errors.New("it was changed, or belongs to another user or server")
+	}
+	return data, nil
 }
 
 // Save encrypts a secret, stores it for ttl and returns its new revision. If another process has changed the secret, so

@@ -53,14 +53,9 @@ func (d *Discovery) Close() { d.endpoints.Close() }
 // hour old, it returns them and starts to read them again. Errors are *fetch.Error, or wrap that of ctx.
 func (d *Discovery) Endpoints(ctx context.Context) (Endpoints, error) { return d.endpoints.Get(ctx) }
 
-// read requests the metadata and returns its endpoints. It logs a failure, and says whether known endpoints stay in
-// use.
+// read returns the endpoints that request returns. It logs a failure, and says whether known endpoints stay in use.
 func (d *Discovery) read(ctx context.Context) (Endpoints, error) {
-	document, err := d.source.Read(ctx)
-	var found Endpoints
-	if err == nil {
-		found, err = d.parse(document)
-	}
+	endpoints, err := d.request(ctx)
 	switch {
 	case err == nil:
 		d.known.Store(true)
@@ -69,7 +64,16 @@ func (d *Discovery) read(ctx context.Context) (Endpoints, error) {
 	default:
 		d.logger.WarnContext(ctx, "the console offers no sign-in", "error", err.Error())
 	}
-	return found, err
+	return endpoints, err
+}
+
+// request requests the metadata and returns its endpoints.
+func (d *Discovery) request(ctx context.Context) (Endpoints, error) {
+	document, err := d.source.Read(ctx)
+	if err != nil {
+		return Endpoints{}, err
+	}
+	return d.parse(document)
 }
 
 // parse returns the endpoints in the document. It returns an error if a browser cannot sign in with them, because the
@@ -78,19 +82,22 @@ func (d *Discovery) parse(document issuer.Document) (Endpoints, error) {
 	authorization, okAuthorization := document.Endpoint("authorization_endpoint")
 	token, okToken := document.Endpoint("token_endpoint")
 	if !okAuthorization || !okToken {
-		return Endpoints{}, d.source.Unusable("names no https addresses of an authorization endpoint and a token endpoint")
+		return Endpoints{}, d.source.UnusableError("names no https addresses of an authorization endpoint and a token endpoint")
 	}
 	// Servers older than RFC 8414 do not list the methods, but most of them support S256.
 	methods, err := document.Strings("code_challenge_methods_supported")
 	hasS256 := methods == nil || slices.Contains(methods, "S256")
 	if err != nil || !hasS256 {
-		return Endpoints{}, d.source.Unusable("does not list S256 among the methods of PKCE")
+		return Endpoints{}, d.source.UnusableError("does not list S256 among the methods of PKCE")
 	}
 	endSession, _ := document.Endpoint("end_session_endpoint")
-	scopes, err := document.Strings("scopes_supported")
+	scopes, scopesErr := document.Strings("scopes_supported")
+	listsOpenID := scopes == nil || slices.Contains(scopes, "openid")
 	return Endpoints{
-		Authorization: authorization, Token: token, EndSession: endSession,
+		Authorization:    authorization,
+		Token:            token,
+		EndSession:       endSession,
 		IssuerInResponse: string(document.Object["authorization_response_iss_parameter_supported"]) == "true",
-		OpenID:           err == nil && (scopes == nil || slices.Contains(scopes, "openid")),
+		OpenID:           scopesErr == nil && listsOpenID,
 	}, nil
 }

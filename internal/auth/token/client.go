@@ -95,7 +95,7 @@ func newEndpointCache(issuerURL string, client *http.Client) *issuer.Cache[strin
 		}
 		endpoint, ok := document.Endpoint("token_endpoint")
 		if !ok {
-			return "", source.Unusable("names no token endpoint that a secret may be sent to")
+			return "", source.UnusableError("names no token endpoint that a secret may be sent to")
 		}
 		return endpoint, nil
 	})
@@ -143,19 +143,20 @@ func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Tok
 	return t, nil
 }
 
-// requestWithSecret sends the request with the last known client secret. If the IAM refuses the client, the secret may
-// have been rotated. requestWithSecret then reads the secret again and, if it has changed, repeats the request once.
+// requestWithSecret sends the request with the client secret that was read last. If none was read yet, it reads the
+// secret first. If the token endpoint refuses a client secret that was read for an earlier request, the secret may have
+// been rotated. requestWithSecret then reads it again and, if it has changed, repeats the request once.
 func (c *endpointClient) requestWithSecret(ctx context.Context, form url.Values) (Token, error) {
 	secret := c.lastSecret()
-	if secret.IsZero() {
-		firstSecret, err := c.readSecret(ctx)
-		if err != nil {
+	isFirst := secret.IsZero()
+	if isFirst {
+		var err error
+		if secret, err = c.readSecret(ctx); err != nil {
 			return Token{}, err
 		}
-		return c.sendRequest(ctx, form, firstSecret)
 	}
 	t, err := c.sendRequest(ctx, form, secret)
-	if !isClientRefused(err) {
+	if isFirst || !isClientRefused(err) {
 		return t, err
 	}
 	newSecret, readErr := c.readSecret(ctx)
@@ -225,9 +226,8 @@ func (c *endpointClient) sendRequest(ctx context.Context, form url.Values, secre
 		return Token{}, err
 	}
 	if reply.Status != http.StatusOK {
-		return Token{}, &fetch.Error{
-			Public: endpointName + " refused the request", Status: reply.Status, Code: ErrorCode(reply.Body),
-		}
+		code := ErrorCode(reply.Body)
+		return Token{}, &fetch.Error{Public: endpointName + " refused the request", Status: reply.Status, Code: code}
 	}
 	return ParseReply(reply, requested, "Bearer")
 }
@@ -238,9 +238,7 @@ func (c *endpointClient) sendRequest(ctx context.Context, form url.Values, secre
 // golang.org/x/oauth2 sends the same request, but does not let its callers decode the reply. It rejects a token whose
 // expires_in is 1e12 or 1.5, decodes JSON that is labeled text/plain as a form, takes the last of two access_tokens,
 // and hides the header Date.
-func NewRequest(
-	ctx context.Context, tokenURL string, form url.Values, id string, secret auth.Secret,
-) (*http.Request, error) {
+func NewRequest(ctx context.Context, tokenURL string, form url.Values, clientID string, secret auth.Secret) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, tokenURL, strings.NewReader(form.Encode()))
 	if err != nil {
 		return nil, &fetch.Error{Public: "the token request cannot be created"}
@@ -250,7 +248,7 @@ func NewRequest(
 	if !secret.IsZero() {
 		// RFC 6749 section 2.3.1 requires form encoding for both, because the Basic scheme supports neither a colon in
 		// the id nor characters outside of ASCII.
-		req.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(secret.Reveal()))
+		req.SetBasicAuth(url.QueryEscape(clientID), url.QueryEscape(secret.Reveal()))
 	}
 	return req, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"maps"
 	"net/url"
 	"time"
 
@@ -94,7 +95,9 @@ func (d delegatedSource) withSource(get func(*CachedSource) (auth.Secret, error)
 		return auth.Secret{}, &fetch.Error{Public: "the caller sent no token"}
 	}
 	key := callerKey{
-		issuer: d.caller.Issuer, subject: d.caller.Subject, token: sha256.Sum256([]byte(d.caller.Token.Reveal())),
+		issuer:  d.caller.Issuer,
+		subject: d.caller.Subject,
+		token:   sha256.Sum256([]byte(d.caller.Token.Reveal())),
 	}
 	source, err := d.exchange.callers.Acquire(key, func() *CachedSource {
 		return NewCachedSource(func(ctx context.Context) (Token, error) {
@@ -113,10 +116,8 @@ func (d delegatedSource) withSource(get func(*CachedSource) (auth.Secret, error)
 
 // requestToken exchanges subject, a caller's token (RFC 8693 section 2.1).
 func (e *Exchange) requestToken(ctx context.Context, subject auth.Secret) (Token, error) {
-	form := url.Values{"subject_token": {subject.Reveal()}}
-	for name, values := range e.form {
-		form[name] = values
-	}
+	form := maps.Clone(e.form)
+	form.Set("subject_token", subject.Reveal())
 	return e.client.requestToken(ctx, form)
 }
 

@@ -40,7 +40,7 @@ func (t endpointTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.next.CloseIdleConnections() // the endpoint has probably closed all idle connections
 		res, err = t.send(r.Context(), r)
 	}
-	err = fetch.Cause(err) // the reply may repeat the key
+	err = fetch.WithoutReply(err) // the reply may repeat the key
 	if err == nil && res.StatusCode >= 400 {
 		res.Body = limitedBody{io.LimitReader(res.Body, maxErrorBody), res.Body}
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"net/url"
 	"slices"
 	"strings"
@@ -54,22 +55,14 @@ func (t AuthType) IsDelegated() bool {
 func (t AuthType) NeedsCallerToken() bool { return t == AuthExchange || t == AuthEnterprise }
 
 // parseAuth reads the field auth. A known member that is not allowed for the type is an error rather than a warning,
-// because an operator who writes a client secret expects it to be used.
-//
-// In files of FastMCP, auth is a bearer token, or "oauth" if the user has to sign in. parseAuth ignores "oauth", and
-// the OAuth client that Cursor writes, with a warning.
+// because an operator who writes a client secret expects it to be used. The OAuth client that Cursor writes is ignored
+// with a warning.
 func parseAuth(server *Server, v jsonValue) error {
 	switch {
 	case v.isNull():
 		return nil
 	case v.raw.Kind() == '"':
-		token, err := v.readSecret()
-		if token.Reveal() == "oauth" {
-			v.reader.warn(v.errorf("the sign-in of another host is not used; see type authorization_code").Error())
-			return nil
-		}
-		server.BearerToken = token
-		return err
+		return parseBearerAuth(server, v)
 	}
 	fields, err := v.readObject()
 	if err != nil {
@@ -103,6 +96,21 @@ func parseAuth(server *Server, v jsonValue) error {
 			}
 		}
 	}
+	return nil
+}
+
+// parseBearerAuth reads a string in the field auth. In files of FastMCP, that is a bearer token, or "oauth" if the user
+// has to sign in, which is ignored with a warning.
+func parseBearerAuth(server *Server, v jsonValue) error {
+	token, err := v.readSecret()
+	if err != nil {
+		return err
+	}
+	if token.Reveal() == "oauth" {
+		v.reader.warn(v.errorf("the sign-in of another host is not used; see type authorization_code").Error())
+		return nil
+	}
+	server.BearerToken = token
 	return nil
 }
 
@@ -173,9 +181,8 @@ func (s *Server) HTTPURL() string {
 // Grant describes how tokens are obtained from a server's authorization server. The AuthType
 // decides which fields are allowed.
 type Grant struct {
-	// Issuer or TokenURL names the authorization server. If both are empty, the MCP server's metadata
-	// names it (RFC 9728). The issuer's own metadata must repeat Issuer exactly. AuthExchange needs one
-	// of the two.
+	// Issuer or TokenURL names the authorization server. If both are empty, the MCP server's metadata names it (RFC
+	// 9728). The issuer's own metadata must repeat Issuer exactly. AuthExchange needs one of the two.
 	Issuer, TokenURL string
 
 	// ClientID and the fields below are answerd's OAuth client there. AuthAuthorizationCode works
@@ -246,24 +253,21 @@ var grantFields = func() map[string]grantField {
 // readSubjectTokenType reads the type of the tokens that callers send. The file has only the last part of the token
 // type identifier (RFC 8693 section 3).
 func (g *Grant) readSubjectTokenType(v jsonValue) error {
-	t, err := v.readString()
+	name, err := v.readString()
 	if err != nil {
 		return err
 	}
-	if t != "id_token" && t != "access_token" {
+	if name != "id_token" && name != "access_token" {
 		return v.errorf("must be id_token or access_token")
 	}
-	g.SubjectTokenType = "urn:ietf:params:oauth:token-type:" + t
+	g.SubjectTokenType = "urn:ietf:params:oauth:token-type:" + name
 	return nil
 }
 
 // checkGrant returns the first mistake in the grant of a server with the given type, or nil if there is none.
 func (g *Grant) checkGrant(authType AuthType) *fieldError {
-	if f := g.checkClient(authType); f != nil {
-		return f
-	}
-	if f := g.checkEndpoints(authType); f != nil {
-		return f
+	if mistake := cmp.Or(g.checkClient(authType), g.checkEndpoints(authType)); mistake != nil {
+		return mistake
 	}
 	switch {
 	case authType == AuthJWTBearer && g.Assertion.IsZero() && g.AssertionFile == "":
@@ -287,18 +291,18 @@ func (g *Grant) checkGrant(authType AuthType) *fieldError {
 // checkClient returns the first mistake in the fields about answerd's OAuth client, or nil if there is none.
 func (g *Grant) checkClient(authType AuthType) *fieldError {
 	needsSecret := slices.Contains([]AuthType{AuthClientCredentials, AuthExchange, AuthEnterprise}, authType)
-	keys := 0
+	credentials := 0 // how many of the three are configured
 	for _, isSet := range []bool{!g.ClientSecret.IsZero(), !g.PrivateKey.IsZero(), g.PrivateKeyFile != ""} {
 		if isSet {
-			keys++
+			credentials++
 		}
 	}
 	switch {
-	case g.ClientID == "" && (needsSecret || keys > 0):
+	case g.ClientID == "" && (needsSecret || credentials > 0):
 		return fieldErrorf("auth.clientId", "is missing")
-	case keys > 1:
+	case credentials > 1:
 		return fieldErrorf("auth", "has more than one of clientSecret, privateKey and privateKeyFile")
-	case keys == 0 && needsSecret:
+	case credentials == 0 && needsSecret:
 		return fieldErrorf("auth.clientSecret", "is missing")
 	case g.ClientID != "" && g.ClientMetadataURL != "":
 		return fieldErrorf("auth", "has both clientId and clientMetadataUrl")

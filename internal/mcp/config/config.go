@@ -10,12 +10,11 @@
 // values, because they may be secret. The package opens no connection and has no state, so everything in it may be used
 // concurrently.
 //
-// Parse does not decode the file into structs, because errors need each value's place in the file. It reads jsonValues,
-// which know their place (jsonvalue.go). Tables map each member's name to the function that reads it, including the
-// members of other MCP hosts (file.go, seedfile.go, auth.go). These functions replace variables (variables.go) and fill
-// in a Server, which is then checked as a whole (Server.checkServer). Parse sets only two defaults, the type and the
-// inherited environment. Package mcp applies the others, because a zero value must mean the same in a Server that was
-// created in Go.
+// Parse reads jsonValues, which know their place in the file (jsonvalue.go). Tables map each member's name to the
+// function that reads it, including the members of other MCP hosts (file.go, seedfile.go, auth.go). These functions
+// replace variables (variables.go) and fill in a Server, which is then checked as a whole (Server.checkServer). Parse
+// sets only two defaults, the type and the inherited environment. Package mcp applies the others, because a zero value
+// must mean the same in a Server that was created in Go.
 package config
 
 import (
@@ -29,6 +28,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"answerd/internal/auth"
 	"answerd/internal/tlsconfig"
@@ -72,14 +72,12 @@ type Server struct {
 	Hidden     bool     // callable by name, but not offered to the model
 	AllowTools []string // patterns; empty allows all tools
 	DenyTools  []string // patterns; overrides AllowTools
-	// Approval and ApproveTools select the calls that a person must approve, each time. A
-	// call needs approval if either of the two selects it. AutoApprove are globs of tools that
-	// Approval does not select.
+	// Approval and ApproveTools select the calls that a person must approve, each time. A call needs approval if either
+	// of the two selects it. AutoApprove are globs of tools that Approval does not select.
 	Approval     Approval
 	ApproveTools []string
 	AutoApprove  []string
-	// IdempotentTools are globs of tools that may be called again when the outcome of a
-	// call is unknown.
+	// IdempotentTools are globs of tools that may be called again when the outcome of a call is unknown.
 	IdempotentTools []string
 	// Sampling lets the server use the run's language model during a call. The tokens count towards
 	// the budget of the run.
@@ -95,10 +93,9 @@ type Server struct {
 	// that reads the resources that match.
 	Resources []string
 
-	// StandaloneStream decides whether HTTP sessions of protocol versions before 2026-07-28 open the
-	// standalone SSE stream (GET). nil: if the server announces changes of its tools or of the
-	// configured Resources. true: always, because some servers send elicitation requests only there.
-	// false: never.
+	// StandaloneStream decides whether HTTP sessions of protocol versions before 2026-07-28 open the standalone SSE
+	// stream (GET). nil: if the server announces changes of its tools or of the configured Resources. true: always,
+	// because some servers send elicitation requests only there. false: never.
 	StandaloneStream *bool
 
 	// Timeout bounds how long a server may be silent during a call; 0: the client's default. Each
@@ -141,11 +138,12 @@ const (
 // SingleServer returns the configuration for MCP_URL: one server named "default" with AuthJWT. It returns an error if
 // rawURL is not a valid server URL.
 func SingleServer(rawURL string) (Server, error) {
-	cfg := Server{Name: "default", Type: TypeHTTP, URL: rawURL, Auth: AuthJWT}
-	if f := cfg.checkServer(false); f != nil {
-		return Server{}, errors.New(f.problem)
+	server := Server{Name: "default", Type: TypeHTTP, URL: rawURL, Auth: AuthJWT}
+	// Whether the service has a token of its own is not known yet, so mcp.New checks the server again.
+	if mistake := server.checkServer(false); mistake != nil {
+		return Server{}, errors.New(mistake.problem)
 	}
-	return cfg, nil
+	return server, nil
 }
 
 // fieldError is a mistake in one field of a server. field is the field's name in mcp.json, with dots for members of
@@ -193,21 +191,36 @@ func CheckRedirects(servers []Server, defaultURL string) error {
 // checkServer returns the first mistake in a server's configuration, or nil if there is none. The order of the checks
 // decides which mistake an operator sees first: those that concern all types come before those of the transport.
 func (s *Server) checkServer(hasServiceToken bool) *fieldError {
-	if n := len([]rune(s.Name)); n < 1 || n > maxServerName || strings.ContainsFunc(s.Name, isUnprintable) {
+	if n := utf8.RuneCountInString(s.Name); n < 1 || n > maxServerName || strings.ContainsFunc(s.Name, isUnprintable) {
 		return fieldErrorf("name", "must be 1 to %d printable characters", maxServerName)
 	}
+	checks := []func() *fieldError{s.checkPatterns, s.checkSettings}
+	switch s.TransportType() {
+	case TypeStdio:
+		checks = append(checks, s.checkCommand)
+	case TypeHTTP, TypeWebSocket, TypeSSE:
+		checkURL := func() *fieldError { return s.checkURL(hasServiceToken) }
+		checks = append(checks, s.checkNoCommand, s.checkAuth, s.checkHeaders, checkURL, s.checkTLS)
+	default: // mcp.New reports that it does not support this type
+		checks = append(checks, s.checkNoCommand, s.checkAuth)
+	}
+	for _, check := range checks {
+		if mistake := check(); mistake != nil {
+			return mistake
+		}
+	}
+	return nil
+}
 
-	if f := s.checkPatterns(); f != nil {
-		return f
-	}
-	if !slices.Contains([]Approval{"", ApproveNever, ApproveDestructive, ApproveAlways}, s.Approval) {
-		return fieldErrorf("approval", "must be never, destructive or always")
-	}
-	if slices.ContainsFunc(s.Meta, func(name string) bool { return !slices.Contains(MetaMembers(), name) }) {
-		return fieldErrorf("meta", "may only have %s", strings.Join(MetaMembers(), ", "))
-	}
-
+// checkSettings returns the first mistake in the settings that have the same meaning for all types, except patterns, or
+// nil if there is none.
+func (s *Server) checkSettings() *fieldError {
+	isUnknownMeta := func(name string) bool { return !slices.Contains(MetaMembers(), name) }
 	switch {
+	case !slices.Contains([]Approval{"", ApproveNever, ApproveDestructive, ApproveAlways}, s.Approval):
+		return fieldErrorf("approval", "must be never, destructive or always")
+	case slices.ContainsFunc(s.Meta, isUnknownMeta):
+		return fieldErrorf("meta", "may only have %s", strings.Join(MetaMembers(), ", "))
 	case s.Timeout < 0 || s.Timeout > MaxTimeout:
 		return fieldErrorf("timeout", "must be more than 0 and at most %s", MaxTimeout)
 	case s.MaxTime < 0 || s.MaxTime > MaxTimeout:
@@ -220,26 +233,8 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 		return fieldErrorf("maxConcurrentCalls", "must be 1 to %d", maxCalls)
 	case s.ProtocolVersion != "" && !slices.Contains(sdk.SupportedProtocolVersions(), s.ProtocolVersion):
 		return fieldErrorf("protocolVersion", "must be one of %s", strings.Join(sdk.SupportedProtocolVersions(), ", "))
-	case s.TransportType() == TypeStdio:
-		return s.checkCommand()
 	}
-
-	if f := s.checkNoCommand(); f != nil {
-		return f
-	}
-	if f := s.checkAuth(); f != nil {
-		return f
-	}
-	if !slices.Contains([]string{TypeHTTP, TypeWebSocket, TypeSSE}, s.TransportType()) {
-		return nil // mcp.New reports that it does not support this type
-	}
-	if f := s.checkHeaders(); f != nil {
-		return f
-	}
-	if f := s.checkURL(hasServiceToken); f != nil {
-		return f
-	}
-	return s.checkTLS()
+	return nil
 }
 
 // checkPatterns returns a fieldError for the first tool name pattern that path.Match does not accept, or nil.
@@ -296,31 +291,31 @@ var transportHeaders = []string{
 // checkHeaders rejects headers that net/http would reject in every request, so that the operator learns of them at
 // start-up. It also rejects headers that the transport sets, and names that differ only in case.
 func (s *Server) checkHeaders() *fieldError {
+	// Names are tokens (RFC 9110 section 5.6.2).
+	isForbidden := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
 	seen := map[string]bool{} // names in lower case; of two equal ones, each request would send a random one
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
-		value, lower := s.Headers[name], strings.ToLower(name)
-		// RFC 9110 sections 5.1 and 5.5.
-		isSeparator := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
+		lower := strings.ToLower(name)
 		switch {
-		case name == "" || strings.ContainsFunc(name, isSeparator):
+		case name == "" || strings.ContainsFunc(name, isForbidden):
 			return fieldErrorf("headers", "%.80q is not a header name", name)
 		case slices.Contains(transportHeaders, lower):
 			return fieldErrorf("headers."+name, "is set by the transport")
-		case !validHeaderValue(value.Reveal()):
+		case !isHeaderValue(s.Headers[name].Reveal()):
 			return fieldErrorf("headers."+name, "has characters that a header cannot have")
 		case seen[lower]:
 			return fieldErrorf("headers."+name, "appears twice, since case does not matter in names")
 		}
 		seen[lower] = true
 	}
-	if !validHeaderValue(s.BearerToken.Reveal()) {
+	if !isHeaderValue(s.BearerToken.Reveal()) {
 		return fieldErrorf("bearerToken", "has characters that a header cannot have")
 	}
 	return nil
 }
 
-// validHeaderValue reports whether s can be a header's value (RFC 9110 section 5.5).
-func validHeaderValue(s string) bool {
+// isHeaderValue reports whether s can be a header's value (RFC 9110 section 5.5).
+func isHeaderValue(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
@@ -340,7 +335,7 @@ func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 		return fieldErrorf("url", "is not a URL") // the parser's error would quote it
 	case parsed.Scheme != plain && parsed.Scheme != encrypted:
 		return fieldErrorf("url", "must begin with %s:// or %s://", plain, encrypted)
-	case parsed.Host == "" || parsed.Hostname() == "":
+	case parsed.Hostname() == "":
 		return fieldErrorf("url", "has no host")
 	case parsed.User != nil:
 		return fieldErrorf("url", "must not hold a user or password")
@@ -403,17 +398,16 @@ func matchWildcard(pattern, s string) bool {
 	if len(parts) == 1 {
 		return s == pattern
 	}
-	first, last := parts[0], parts[len(parts)-1]
-	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
+	rest, hasPrefix := strings.CutPrefix(s, parts[0])
+	rest, hasSuffix := strings.CutSuffix(rest, parts[len(parts)-1])
+	if !hasPrefix || !hasSuffix {
 		return false
 	}
-	s = s[len(first) : len(s)-len(last)]
 	for _, part := range parts[1 : len(parts)-1] {
-		_, after, found := strings.Cut(s, part)
-		if !found {
+		var found bool
+		if _, rest, found = strings.Cut(rest, part); !found {
 			return false
 		}
-		s = after
 	}
 	return true
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
 	"strings"
 
@@ -31,17 +32,16 @@ func inheritedEnv(getenv func(string) string) map[string]auth.Secret {
 	return out
 }
 
-// setEnv adds env to s.Env. It replaces variables that s.Env already has only if replace is true.
-func (s *Server) setEnv(env map[string]auth.Secret, replace bool) {
-	for name, value := range env {
-		if _, exists := s.Env[name]; exists && !replace {
-			continue
-		}
-		if s.Env == nil {
-			s.Env = map[string]auth.Secret{}
-		}
-		s.Env[name] = value
+// mergeEnv returns the variables of both environments, with the values of overrides for those that both have. It
+// returns nil if there are none.
+func mergeEnv(defaults, overrides map[string]auth.Secret) map[string]auth.Secret {
+	if len(defaults)+len(overrides) == 0 {
+		return nil
 	}
+	merged := map[string]auth.Secret{}
+	maps.Copy(merged, defaults)
+	maps.Copy(merged, overrides)
+	return merged
 }
 
 // readEnv reads the variables in the field env. It keeps the spelling of numbers, which VS Code allows, and of
@@ -89,7 +89,7 @@ func parseEnvFile(server *Server, v jsonValue) error {
 	for name, value := range variables {
 		env[name] = auth.NewSecret(value)
 	}
-	server.setEnv(env, false)
+	server.Env = mergeEnv(env, server.Env)
 	return nil
 }
 
@@ -104,7 +104,7 @@ func ReadEnv(text string) (map[string]string, error) {
 		}
 		name, value, ok := strings.Cut(line, "=")
 		name = strings.TrimSpace(name)
-		if !ok || !isVariableName(name) {
+		if !ok || !variableName.MatchString(name) {
 			return nil, fmt.Errorf("line %d of that file is not NAME=value", i+1)
 		}
 		env[name] = unquoteEnv(strings.TrimSpace(value))
@@ -128,23 +128,25 @@ func unquoteEnv(value string) string {
 
 // closingQuote returns the offset of the quote that closes a quoted value, or 0 if value is not quoted or not closed.
 // The closing quote is the first unescaped one that only a comment or nothing follows. If there is none, it is the last
-// byte, if that is such a quote, even an escaped one.
+// byte, if that is such a quote, even an escaped one. A backslash escapes only between double quotes.
 func closingQuote(value string) int {
 	if !strings.HasPrefix(value, `"`) && !strings.HasPrefix(value, "'") {
 		return 0
 	}
+	quote := value[0]
 	for i := 1; i < len(value); i++ {
-		rest := strings.TrimSpace(value[i+1:])
-		isEnd := rest == "" || rest[0] == '#'
 		switch {
-		case value[i] == '\\' && value[0] == '"':
-			i++ // an escaped character
-		case value[i] == value[0] && isEnd:
-			return i
+		case value[i] == '\\' && quote == '"':
+			i++ // the next byte is escaped, and may be a quote
+		case value[i] == quote:
+			rest := strings.TrimSpace(value[i+1:])
+			if rest == "" || rest[0] == '#' {
+				return i
+			}
 		}
 	}
-	if end := len(value) - 1; value[end] == value[0] {
-		return end
+	if last := len(value) - 1; value[last] == quote {
+		return last
 	}
 	return 0
 }

@@ -33,7 +33,8 @@ func Parse(data []byte, getenv func(string) string) (servers []Server, warnings 
 }
 
 // parseFile reads the servers of a file in any of the three forms: an object "mcpServers", an object "servers" as VS
-// Code has it, or a list "servers". It reads the inputs before the servers, because the servers use the inputs' values.
+// Code has it, or a list "servers". top is the file's object. parseFile reads the inputs of VS Code before the servers,
+// because the servers use the inputs' values, and warns about inputs after the servers, when their uses are known.
 func parseFile(top jsonValue) ([]Server, error) {
 	fields, err := top.readObject()
 	if err != nil {
@@ -58,7 +59,8 @@ func parseFile(top jsonValue) ([]Server, error) {
 	case list == nil:
 		return nil, top.errorf("has no mcpServers")
 	case list.name == "servers" && list.raw.Kind() == '[':
-		return parseSeedFile(fields) // it knows some of the fields in unknown
+		isList := func(f jsonValue) bool { return f.name == list.name }
+		return parseSeedFile(*list, slices.DeleteFunc(fields, isList))
 	}
 
 	if inputs != nil {
@@ -93,9 +95,12 @@ func parseServers(list jsonValue) ([]Server, error) {
 	return servers, nil
 }
 
+// fieldReader reads the value of one field, and sets what it means in a Server.
+type fieldReader func(*Server, jsonValue) error
+
 // serverFields maps each field of a server to the function that reads it. The fields after the blank line are those of
 // other MCP hosts.
-var serverFields = map[string]func(*Server, jsonValue) error{
+var serverFields = map[string]fieldReader{
 	"enabled": func(s *Server, v jsonValue) error {
 		on, err := v.readBool()
 		s.Disabled = s.Disabled || !on
@@ -112,7 +117,7 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	"args":        func(s *Server, v jsonValue) (err error) { s.Args, err = v.readStringList(); return },
 	"env": func(s *Server, v jsonValue) error {
 		env, err := v.readEnv()
-		s.setEnv(env, true)
+		s.Env = mergeEnv(s.Env, env)
 		return err
 	},
 	"inheritEnv": func(s *Server, v jsonValue) error {
@@ -194,27 +199,16 @@ func parseMeta(s *Server, v jsonValue) (err error) {
 }
 
 // parseTLS reads the field tls.
-func parseTLS(server *Server, v jsonValue) error {
+func parseTLS(s *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
 		return err
 	}
-	for _, f := range fields {
-		switch f.name {
-		case "caFile":
-			server.TLS.CAFile, err = f.readString()
-		case "certFile":
-			server.TLS.CertFile, err = f.readString()
-		case "keyFile":
-			server.TLS.KeyFile, err = f.readString()
-		default:
-			f.warnUnknown()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return readFields(s, fields, map[string]fieldReader{
+		"caFile":   func(s *Server, v jsonValue) (err error) { s.TLS.CAFile, err = v.readString(); return },
+		"certFile": func(s *Server, v jsonValue) (err error) { s.TLS.CertFile, err = v.readString(); return },
+		"keyFile":  func(s *Server, v jsonValue) (err error) { s.TLS.KeyFile, err = v.readString(); return },
+	})
 }
 
 // parseType reads the field type.
@@ -222,15 +216,16 @@ func parseType(s *Server, v jsonValue) error {
 	if v.isNull() {
 		return nil
 	}
-	t, err := v.readString()
+	text, err := v.readString()
 	if err != nil {
 		return err
 	}
-	known, err := v.parseTransportType(t)
-	if err == nil {
-		s.Type = known
+	transportType, err := v.parseTransportType(text)
+	if err != nil {
+		return err
 	}
-	return err
+	s.Type = transportType
+	return nil
 }
 
 // parseTransport reads the field transport, which FastMCP and LangChain use instead of type. Other hosts may use the
@@ -254,23 +249,23 @@ func parseServer(v jsonValue) (Server, error) {
 	if slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "httpUrl" }) {
 		fields = slices.DeleteFunc(fields, func(f jsonValue) bool { return f.name == "url" })
 	}
-	if err := applyFields(&server, fields, serverFields); err != nil {
+	if err := readFields(&server, fields, serverFields); err != nil {
 		return server, err
 	}
 	return server, server.completeServer(v, fields)
 }
 
-// applyFields reads fields into s in the file's order. setters maps a field's name to the function that reads it. A
-// field that is not in setters causes a warning. If two fields set the same thing, such as cwd and workDir, the later
+// readFields reads fields into s in the file's order. readers maps a field's name to the function that reads it. A
+// field that is not in readers causes a warning. If two fields set the same thing, such as cwd and workDir, the later
 // one counts.
-func applyFields(s *Server, fields []jsonValue, setters map[string]func(*Server, jsonValue) error) error {
+func readFields(s *Server, fields []jsonValue, readers map[string]fieldReader) error {
 	for _, f := range fields {
-		set := setters[f.name]
-		if set == nil {
+		read := readers[f.name]
+		if read == nil {
 			f.warnUnknown()
 			continue
 		}
-		if err := set(s, f); err != nil {
+		if err := read(s, f); err != nil {
 			return err
 		}
 	}
@@ -289,22 +284,22 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	case s.Type == TypeStdio && s.Command == "":
 		return v.errorf("command is missing")
 	case s.Type == TypeStdio && !s.onlyEnv:
-		s.setEnv(inheritedEnv(v.reader.getenv), false)
+		s.Env = mergeEnv(inheritedEnv(v.reader.getenv), s.Env)
 	}
 	// Check the server here, where the line is known. Whether the service has a token of its own is not known yet, so
 	// mcp.New checks the server again.
-	wrong := s.checkServer(false)
-	if wrong == nil {
+	mistake := s.checkServer(false)
+	if mistake == nil {
 		return nil
 	}
-	v.path += ", " + wrong.field
-	name, _, _ := strings.Cut(wrong.field, ".")
+	v.path += ", " + mistake.field
+	name, _, _ := strings.Cut(mistake.field, ".") // of the server's own member: tls for tls.caFile
 	for _, field := range fields {
 		if field.name == name || slices.Contains(otherNames[name], field.name) {
-			v.nameOffset = field.nameOffset
+			v.nameOffset = field.nameOffset // for the line number in the error
 		}
 	}
-	return v.errorf("%s", wrong.problem)
+	return v.errorf("%s", mistake.problem)
 }
 
 // otherNames maps some of answerd's fields to the fields of other MCP hosts that set the same thing.
@@ -325,28 +320,17 @@ func parseTools(server *Server, v jsonValue) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range fields {
-		switch f.name {
-		case "allow":
-			err = f.appendStrings(&server.AllowTools)
-		case "deny":
-			err = f.appendStrings(&server.DenyTools)
-		case "approve":
-			server.ApproveTools, err = f.readStringList()
-		default:
-			f.warnUnknown()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return readFields(server, fields, map[string]fieldReader{
+		"allow":   func(s *Server, v jsonValue) error { return v.appendStrings(&s.AllowTools) },
+		"deny":    func(s *Server, v jsonValue) error { return v.appendStrings(&s.DenyTools) },
+		"approve": func(s *Server, v jsonValue) (err error) { s.ApproveTools, err = v.readStringList(); return },
+	})
 }
 
-// parseTransportType returns the transport type that s means, in any spelling that MCP hosts use. It returns an error
-// about v if s is not a transport type.
-func (v jsonValue) parseTransportType(s string) (string, error) {
-	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s)) {
+// parseTransportType returns the transport type that text means, in any spelling that MCP hosts use. text is a part of
+// v. If text is not a transport type, the error is about v.
+func (v jsonValue) parseTransportType(text string) (string, error) {
+	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(text)) {
 	case "http", "streamablehttp":
 		return TypeHTTP, nil
 	case "stdio", "process", "local":

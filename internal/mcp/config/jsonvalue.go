@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -140,17 +141,18 @@ func lineNumber(file []byte, offset int) int { return 1 + bytes.Count(file[:offs
 // syntaxError converts the decoder's error to one for the operator, with the line number and without any content of the
 // file, which may be secret.
 func syntaxError(file []byte, err error) error {
-	bad, ok := errors.AsType[*jsontext.SyntacticError](err)
-	if !ok || errors.Is(bad, io.ErrUnexpectedEOF) {
+	syntactic, ok := errors.AsType[*jsontext.SyntacticError](err)
+	if !ok || errors.Is(syntactic, io.ErrUnexpectedEOF) {
 		return errors.New("the JSON ends too early") // the error for an empty file is io.EOF
 	}
-	at := lineNumber(file, int(bad.ByteOffset))
-	if errors.Is(bad, jsontext.ErrDuplicateName) {
-		return fmt.Errorf("line %d: %.80q appears twice", at, bad.JSONPointer.LastToken())
+	line := lineNumber(file, int(syntactic.ByteOffset))
+	if errors.Is(syntactic, jsontext.ErrDuplicateName) {
+		return fmt.Errorf("line %d: %.80q appears twice", line, syntactic.JSONPointer.LastToken())
 	}
-	what, _, _ := strings.Cut(bad.Err.Error(), " `") // the library quotes the file in one of two ways
-	what, _, _ = strings.Cut(what, ` "`)
-	return fmt.Errorf("line %d: %s", at, what)
+	// Remove the part that quotes the file, which begins in one of two ways.
+	reason, _, _ := strings.Cut(syntactic.Err.Error(), " `")
+	reason, _, _ = strings.Cut(reason, ` "`)
+	return fmt.Errorf("line %d: %s", line, reason)
 }
 
 // kindNames maps JSON types to their names in error texts.
@@ -181,63 +183,65 @@ func (v jsonValue) readObject() ([]jsonValue, error) {
 	if v.raw.Kind() != '{' {
 		return nil, v.wrongKind("an object")
 	}
-	var out []jsonValue
+	var members []jsonValue
 	dec := jsontext.NewDecoder(bytes.NewBuffer(v.raw))
-	_, err := dec.ReadToken()
-	for err == nil && dec.PeekKind() != '}' {
-		var tok jsontext.Token
-		if tok, err = dec.ReadToken(); err != nil {
-			break
-		}
-		m := jsonValue{file: v.file, nameOffset: v.offset + int(dec.InputOffset()), name: tok.String(), reader: v.reader}
-		m.raw, err = dec.ReadValue()
-		m.offset = v.offset + int(dec.InputOffset()) - len(m.raw)
-		if m.name == "_comment" || m.name == "$schema" {
-			continue
-		}
-		// Names are untrusted text, so errors quote and truncate names that are not plain. A path has a comma before
-		// the first member, and dots before the members within it: server "crm", auth.type.
-		m.path = fmt.Sprintf("%s, %.80q", v.path, m.name)
-		if isPlain(m.name) && len(m.name) <= 80 {
-			m.path = v.path + ", " + m.name
-			if strings.Contains(v.path, ", ") {
-				m.path = v.path + "." + m.name
-			}
-		}
-		out = append(out, m)
+	if _, err := dec.ReadToken(); err != nil {
+		return nil, err
 	}
-	return out, err
+	for dec.PeekKind() != '}' {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		m := jsonValue{file: v.file, nameOffset: v.offset + int(dec.InputOffset()), name: name.String(), reader: v.reader}
+		if m.raw, err = dec.ReadValue(); err != nil {
+			return nil, err
+		}
+		m.offset = v.offset + int(dec.InputOffset()) - len(m.raw)
+		m.path = v.memberPath(m.name)
+		if m.name != "_comment" && m.name != "$schema" {
+			members = append(members, m)
+		}
+	}
+	return members, nil
 }
 
-// isPlain reports whether errors can show a member's name without quotes, because it has only ASCII letters, digits, _
-// and -.
-func isPlain(name string) bool {
-	for _, r := range name {
-		switch {
-		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
-		default:
-			return false
-		}
+// memberPath returns the path of the member called name of the object v. It has a comma before the first member, and
+// dots before the members within it: server "crm", auth.type. Because names are untrusted text, the path quotes and
+// truncates names that are not plain, and then always has a comma before them.
+func (v jsonValue) memberPath(name string) string {
+	switch {
+	case !plainName.MatchString(name):
+		return fmt.Sprintf("%s, %.80q", v.path, name)
+	case strings.Contains(v.path, ", "):
+		return v.path + "." + name
 	}
-	return name != ""
+	return v.path + ", " + name
 }
+
+// plainName matches the names that errors show completely and without quotes.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}$`)
 
 // readArray returns the items of the array v. It returns an error if v is not an array.
 func (v jsonValue) readArray() ([]jsonValue, error) {
 	if v.raw.Kind() != '[' {
 		return nil, v.wrongKind("an array")
 	}
-	var out []jsonValue
+	var items []jsonValue
 	dec := jsontext.NewDecoder(bytes.NewBuffer(v.raw))
-	_, err := dec.ReadToken()
-	for err == nil && dec.PeekKind() != ']' {
-		item := jsonValue{file: v.file, path: fmt.Sprintf("%s[%d]", v.path, len(out)), reader: v.reader}
-		item.raw, err = dec.ReadValue()
-		item.offset = v.offset + int(dec.InputOffset()) - len(item.raw)
-		item.nameOffset = item.offset
-		out = append(out, item)
+	if _, err := dec.ReadToken(); err != nil {
+		return nil, err
 	}
-	return out, err
+	for dec.PeekKind() != ']' {
+		raw, err := dec.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		offset := v.offset + int(dec.InputOffset()) - len(raw)
+		path := fmt.Sprintf("%s[%d]", v.path, len(items))
+		items = append(items, jsonValue{file: v.file, raw: raw, offset: offset, nameOffset: offset, path: path, reader: v.reader})
+	}
+	return items, nil
 }
 
 // readString returns the string v with its variables replaced. It returns an error if v is not a string.
@@ -283,11 +287,11 @@ func (v jsonValue) readCount() (int, error) {
 	if v.raw.Kind() != '0' {
 		return 0, v.wrongKind("a number")
 	}
-	i, err := strconv.ParseInt(string(v.raw), 10, 64)
-	if err != nil || i < 1 || i > math.MaxInt32 {
+	count, err := strconv.ParseInt(string(v.raw), 10, 64)
+	if err != nil || count < 1 || count > math.MaxInt32 {
 		return 0, v.errorf("must be a whole number above 0")
 	}
-	return int(i), nil
+	return int(count), nil
 }
 
 // MaxTimeout is the longest duration that mcp.json may have.
@@ -297,17 +301,17 @@ const MaxTimeout = 24 * time.Hour
 // the duration is above 0 and at most MaxTimeout.
 func (v jsonValue) readDuration() (time.Duration, error) {
 	if v.raw.Kind() == '0' {
-		f, err := strconv.ParseFloat(string(v.raw), 64)
-		if err != nil || f <= 0 || f > MaxTimeout.Seconds() {
+		seconds, err := strconv.ParseFloat(string(v.raw), 64)
+		if err != nil || seconds <= 0 || seconds > MaxTimeout.Seconds() {
 			return 0, v.errorf("must be more than 0 and at most %s", MaxTimeout)
 		}
-		return time.Duration(f * float64(time.Second)), nil
+		return time.Duration(seconds * float64(time.Second)), nil
 	}
-	s, err := v.readString()
+	text, err := v.readString()
 	if err != nil {
 		return 0, err
 	}
-	d, err := time.ParseDuration(s)
+	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 || d > MaxTimeout {
 		return 0, v.errorf("must be a duration such as 30s, or a number of seconds, of more than 0 and at most %s", MaxTimeout)
 	}
@@ -324,8 +328,10 @@ func (v jsonValue) readTimeout() (time.Duration, error) {
 		return 0, nil
 	}
 	if v.raw.Kind() == '0' {
-		if f, err := strconv.ParseFloat(string(v.raw), 64); err == nil && f > maxSeconds && f <= MaxTimeout.Seconds()*1000 {
-			return time.Duration(f * float64(time.Millisecond)), nil
+		number, err := strconv.ParseFloat(string(v.raw), 64)
+		isMilliseconds := err == nil && number > maxSeconds && number <= float64(MaxTimeout.Milliseconds())
+		if isMilliseconds {
+			return time.Duration(number * float64(time.Millisecond)), nil
 		}
 	}
 	return v.readDuration()

@@ -8,7 +8,7 @@ import (
 // seedServerFields maps each field of a server in the form of seed 004 to the function that reads it. seedSourceFields
 // does so for the fields of source. The files are written for a Rust program, and spell a type (Http, http) and a
 // source ({"type": "Http", …}, {"Http": {…}}) in two ways each.
-var seedServerFields = map[string]func(*Server, jsonValue) error{
+var seedServerFields = map[string]fieldReader{
 	// seedServerName has read id and name already, so these functions only check their types.
 	"id":                   func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
 	"name":                 func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
@@ -22,7 +22,7 @@ var seedServerFields = map[string]func(*Server, jsonValue) error{
 	"auto_register_tools":  parseAutoRegister,
 }
 
-var seedSourceFields = map[string]func(*Server, jsonValue) error{
+var seedSourceFields = map[string]fieldReader{
 	"type":         serverFields["type"],
 	"url":          serverFields["url"],
 	"headers":      serverFields["headers"],
@@ -53,46 +53,40 @@ func parseAutoRegister(s *Server, v jsonValue) error {
 	return err
 }
 
-// parseSeedFile reads a file in the form of seed 004. The fields beside servers are defaults for all servers.
-func parseSeedFile(fields []jsonValue) ([]Server, error) {
-	var defaults Server
-	var list jsonValue
-	for _, f := range fields {
-		var err error
-		switch f.name {
-		case "servers":
-			list = f
-		case "auto_register_tools":
-			err = parseAutoRegister(&defaults, f)
-		case "tool_timeout_secs":
-			err = readToolTimeout(&defaults, f)
-		case "max_concurrent_calls":
-			if !f.isNull() {
-				defaults.MaxConcurrentCalls, err = f.readCount()
-			}
-		default:
-			f.warnUnknown()
+// seedDefaultFields maps each field of a file in the form of seed 004, except servers, to the function that reads it.
+// The fields are defaults for all servers.
+var seedDefaultFields = map[string]fieldReader{
+	"auto_register_tools": parseAutoRegister,
+	"tool_timeout_secs":   readToolTimeout,
+	"max_concurrent_calls": func(s *Server, v jsonValue) (err error) {
+		if !v.isNull() {
+			s.MaxConcurrentCalls, err = v.readCount()
 		}
-		if err != nil {
-			return nil, err
-		}
-	}
+		return err
+	},
+}
 
-	items, err := list.readArray()
+// parseSeedFile reads a file in the form of seed 004. servers is the member servers of the file, and fields are the
+// others.
+func parseSeedFile(servers jsonValue, fields []jsonValue) ([]Server, error) {
+	var defaults Server
+	if err := readFields(&defaults, fields, seedDefaultFields); err != nil {
+		return nil, err
+	}
+	items, err := servers.readArray()
 	if err != nil {
 		return nil, err
 	}
-
-	var out []Server
-	for i, v := range items {
-		v.path = fmt.Sprintf("servers[%d]", i)
-		s, err := parseSeedServer(v, defaults)
+	var parsed []Server
+	for i, item := range items {
+		item.path = fmt.Sprintf("servers[%d]", i)
+		server, err := parseSeedServer(item, defaults)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, s)
+		parsed = append(parsed, server)
 	}
-	return out, nil
+	return parsed, nil
 }
 
 // parseSeedServer reads one server of a file in the form of seed 004. If the server lacks a field, it keeps that
@@ -113,7 +107,7 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 			return server, err
 		}
 	}
-	if err := applyFields(&server, fields, seedServerFields); err != nil {
+	if err := readFields(&server, fields, seedServerFields); err != nil {
 		return server, err
 	}
 	// In this form, timeout_secs and tool_timeout_secs both limit the whole call, regardless of progress. In a Server,
@@ -127,7 +121,9 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 // seedServerName returns the server's id or, if it has no id, its name. It returns "" if it has neither.
 func seedServerName(fields []jsonValue) (name string, err error) {
 	for _, f := range fields {
-		if f.name == "id" || f.name == "name" && name == "" {
+		isID := f.name == "id"
+		isFallback := f.name == "name" && name == ""
+		if isID || isFallback {
 			if name, err = f.readString(); err != nil {
 				return "", err
 			}
@@ -153,13 +149,13 @@ func parseSource(server *Server, v jsonValue) error {
 	}
 	// In serde's default representation of an enum, the object has one member, whose name is the type.
 	if len(fields) == 1 && fields[0].raw.Kind() == '{' {
-		tag := fields[0]
-		if server.Type, err = tag.parseTransportType(tag.name); err != nil {
+		variant := fields[0]
+		if server.Type, err = variant.parseTransportType(variant.name); err != nil {
 			return err
 		}
-		if fields, err = tag.readObject(); err != nil {
+		if fields, err = variant.readObject(); err != nil {
 			return err
 		}
 	}
-	return applyFields(server, fields, seedSourceFields)
+	return readFields(server, fields, seedSourceFields)
 }

@@ -50,9 +50,10 @@ func (r *fileReader) expandVariables(s string) (string, error) {
 	}
 }
 
-// bareVariable matches $NAME. errNested is the error for ${A:-${B}}. errNotVariable is the error for any other ${ that
-// does not start a variable.
+// variableName matches the name of a shell variable, and bareVariable matches $NAME. errNested is the error for
+// ${A:-${B}}. errNotVariable is the error for any other ${ that does not start a variable.
 var (
+	variableName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	bareVariable   = regexp.MustCompile(`\$[A-Za-z_][A-Za-z0-9_]*`)
 	errNotVariable = errors.New("has a ${ that is not ${NAME} or ${NAME:-default}")
 	errNested      = errors.New("has a ${ inside of another ${…}, which is not supported")
@@ -77,7 +78,7 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 		if home := r.getenv("USERPROFILE"); home != "" {
 			return home, nil
 		}
-		inside = "HOME" // continue with the environment variable
+		return r.lookupVariable("HOME")
 	}
 
 	if id, ok := strings.CutPrefix(inside, "input:"); ok {
@@ -88,7 +89,7 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 		return strings.TrimSpace(text), err
 	}
 	name, fallback, hasFallback := strings.Cut(strings.TrimPrefix(inside, "env:"), ":-")
-	if !isVariableName(name) {
+	if !variableName.MatchString(name) {
 		return "", errNotVariable
 	}
 
@@ -106,11 +107,11 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 // with _ in place of all characters other than letters and digits.
 func inputVariable(id string) string {
 	return strings.Map(func(c rune) rune {
-		switch {
-		case 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-			return c
+		isLetterOrDigit := 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !isLetterOrDigit {
+			return '_'
 		}
-		return '_'
+		return c
 	}, strings.ToUpper(id))
 }
 
@@ -127,25 +128,24 @@ func (r *fileReader) inputValue(id string) string {
 	return value
 }
 
-// readInputs stores the inputs' defaults in v.reader.inputs. VS Code asks its user for the inputs' values, and answerd
-// cannot.
+// readInputs stores the inputs' defaults in v.reader.inputs, for inputValue. v is the member inputs of the file.
 func (v jsonValue) readInputs() error {
 	items, err := v.readArray()
 	if err != nil {
 		return err
 	}
 	for _, item := range items {
-		id, value, err := item.readInput()
+		id, defaultValue, err := item.readInput()
 		if err != nil {
 			return err
 		}
-		v.reader.inputs[id] = value
+		v.reader.inputs[id] = defaultValue
 	}
 	return nil
 }
 
-// readInput returns an input's id and its default. value is "" if the input has no default.
-func (v jsonValue) readInput() (id, value string, _ error) {
+// readInput returns an input's id and its default value; "" if it has none.
+func (v jsonValue) readInput() (id, defaultValue string, _ error) {
 	members, err := v.readObject()
 	if err != nil {
 		return "", "", err
@@ -155,40 +155,31 @@ func (v jsonValue) readInput() (id, value string, _ error) {
 		case "id":
 			id, err = m.readString()
 		case "default":
-			value, err = m.readOptionalString()
+			defaultValue, err = m.readOptionalString()
 		}
 		if err != nil {
 			return "", "", err
 		}
 	}
-	return id, value, nil
+	return id, defaultValue, nil
 }
 
-// warnInputs adds one warning for all inputs together, because answerd cannot ask for their values.
+// warnInputs adds one warning for all inputs together, because answerd cannot ask for their values as VS Code does. The
+// warning names the environment variables that would set inputs without a value, maxNamedInputs of them at most. v is
+// the member inputs of the file.
 func (v jsonValue) warnInputs() {
 	text := "the values of inputs are not asked for; they are those of environment variables"
-	if len(v.reader.unset) > 0 {
-		names := make([]string, len(v.reader.unset))
-		for i, id := range v.reader.unset {
-			names[i] = fmt.Sprintf("%.80s", inputVariable(id))
-		}
-		text += ", and empty without: set " + strings.Join(names[:min(len(names), 10)], ", ")
+	var variables []string
+	for _, id := range v.reader.unset[:min(len(v.reader.unset), maxNamedInputs)] {
+		variables = append(variables, fmt.Sprintf("%.80s", inputVariable(id)))
+	}
+	if len(variables) > 0 {
+		text += ", and empty without: set " + strings.Join(variables, ", ")
 	}
 	v.reader.warn(v.errorf("%s", text).Error())
 }
 
-// isVariableName reports whether s can be the name of a shell variable.
-func isVariableName(s string) bool {
-	for i, r := range s {
-		switch {
-		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', r == '_':
-		case '0' <= r && r <= '9' && i > 0:
-		default:
-			return false
-		}
-	}
-	return s != ""
-}
+const maxNamedInputs = 10 // more would make the warning too long to read
 
 // readText returns the content of a regular file of at most maxFileSize bytes. It replaces a leading ~/ by the home
 // directory. It checks that the file is regular before it opens the file, because opening a pipe could block.
@@ -196,8 +187,8 @@ func readText(name string, getenv func(string) string) (string, error) {
 	if rest, ok := strings.CutPrefix(name, "~/"); ok {
 		name = filepath.Join(getenv("HOME"), rest)
 	}
-	fi, err := os.Stat(name)
-	if err != nil || !fi.Mode().IsRegular() {
+	info, err := os.Stat(name)
+	if err != nil || !info.Mode().IsRegular() {
 		return "", errors.New("needs a file that does not exist or cannot be read")
 	}
 	f, err := os.Open(name)

@@ -57,46 +57,46 @@ func (a *Authorization) Host() string {
 // ctx ends during that. waiter is a short text that Callback returns when the sign-in ends, to identify what waits for
 // it; "" adds none. Errors are *Error.
 func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string) (*Authorization, error) {
-	id = c.principalOf(id)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(c.ctx, stop)()
-	tokens, err := c.acquireUser(id)
+	tokens, err := c.acquireUser(c.principalOf(id))
 	if err != nil {
 		return nil, asError(err)
 	}
 	defer c.releaseUser(tokens)
-
-	select {
-	case tokens.authorizeLock <- struct{}{}:
-		defer func() { <-tokens.authorizeLock }()
-	case <-ctx.Done():
-		return nil, asError(context.Cause(ctx))
-	}
-
-	tokens.mu.Lock()
-	ch, challengedAt, previous := tokens.challenge, tokens.challengedAt, tokens.grant
-	tokens.mu.Unlock()
-	server, client, scopes, err := c.discovery.discover(ctx, ch, challengedAt, previous)
-	if err != nil {
-		tokens.clearChallenge()
-		c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
-		return nil, asError(err)
-	}
-
-	fresh := &storedAuthorization{
-		Status: statusPending, Issuer: id.Issuer, Subject: id.Subject, Server: storeServer(server), Client: c.storeClient(client),
-		Scopes: scopes, Verifier: oauth2.GenerateVerifier(),
-		Expires: c.store.Now().Add(signInTimeout).UTC(),
-	}
-	if waiter != "" {
-		fresh.Waiters = []string{waiter}
-	}
-	authorization, err := c.joinOrStart(ctx, fresh)
+	authorization, err := tokens.authorize(ctx, waiter)
 	if err != nil {
 		return nil, asError(err)
 	}
 	return authorization, nil
+}
+
+// authorize is Authorize for the user of u. Only one call at a time runs in this process.
+func (u *userTokens) authorize(ctx context.Context, waiter string) (*Authorization, error) {
+	if err := u.authorizeLock.acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer u.authorizeLock.release()
+	g, err := u.discover(ctx)
+	if err != nil {
+		u.c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
+		return nil, err
+	}
+	fresh := &storedAuthorization{
+		Status:   statusPending,
+		Issuer:   u.id.Issuer,
+		Subject:  u.id.Subject,
+		Server:   *g.server,
+		Client:   u.c.storeClient(g.client),
+		Scopes:   g.scopes,
+		Verifier: oauth2.GenerateVerifier(),
+		Expires:  u.c.store.Now().Add(signInTimeout).UTC(),
+	}
+	if waiter != "" {
+		fresh.Waiters = []string{waiter}
+	}
+	return u.c.joinOrStart(ctx, fresh)
 }
 
 // SignInHost returns the host of the page where the user id would sign in now. It does not begin a sign-in. It requests
@@ -115,11 +115,8 @@ func (c *Client) SignInHost(ctx context.Context, id auth.Identity) (string, erro
 	if err != nil {
 		return "", asError(err)
 	}
-	page, err := url.Parse(server.authorizeURL)
-	if err != nil {
-		return "", asError(err)
-	}
-	return page.Host, nil
+	authorization := &Authorization{URL: server.AuthorizeURL}
+	return authorization.Host(), nil
 }
 
 // authorizationURL returns the URL of the authorization request (OAuth 2.1 section 4.1.1) with PKCE (RFC 7636), a
@@ -141,14 +138,18 @@ func (c *Client) authorizationURL(a *storedAuthorization, state string) (string,
 		// Without this parameter, the server may ignore the scope (OpenID Connect Core section 11).
 		options = append(options, oauth2.SetAuthURLParam("prompt", "consent"))
 	}
-	client := c.restoreClient(a.Client, a.Server.restore())
+	client := c.restoreClient(a.Client, &a.Server)
 	config := oauth2.Config{
-		ClientID: client.id, RedirectURL: c.cfg.RedirectURL, Scopes: a.Scopes, Endpoint: oauth2.Endpoint{AuthURL: a.Server.AuthorizeURL},
+		ClientID:    client.id,
+		RedirectURL: c.cfg.RedirectURL,
+		Scopes:      a.Scopes,
+		Endpoint:    oauth2.Endpoint{AuthURL: a.Server.AuthorizeURL},
 	}
-	if out := config.AuthCodeURL(state, options...); len(out) <= maxURL {
-		return out, nil
+	requestURL := config.AuthCodeURL(state, options...)
+	if len(requestURL) > maxURL {
+		return "", fetchErrorf("the URL of the authorization request is too long")
 	}
-	return "", fetchErrorf("the URL of the authorization request is too long")
+	return requestURL, nil
 }
 
 // joinOrStart adds fresh's waiters to the pending authorization of the same user, if that one gives what fresh would
@@ -161,7 +162,8 @@ func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*
 	if err != nil {
 		return nil, err
 	}
-	for try := range maxStoreTries {
+	isStored := false
+	for range maxStoreTries {
 		pendingState, revision, err := c.store.Load(ctx, pendingName...)
 		if err != nil {
 			return nil, c.storeError(ctx, err)
@@ -169,12 +171,13 @@ func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*
 		if joined, err := c.join(ctx, string(pendingState), fresh); joined != nil || err != nil {
 			return joined, err
 		}
-		// Store the authorization before its state, because another process may load it as soon as the state is
-		// stored.
-		if try == 0 {
-			if _, err := c.saveAuthorization(ctx, fresh, 0, state); err != nil {
+		// Store the authorization before its state, because another process may load it as soon as the state is stored.
+		if !isStored {
+			const noRevision = 0 // no authorization has this state yet
+			if _, err := c.saveAuthorization(ctx, fresh, noRevision, state); err != nil {
 				return nil, err
 			}
+			isStored = true
 		}
 		next, err := c.store.Save(ctx, []byte(state), revision, outcomeTTL, pendingName...)
 		if err != nil {
@@ -198,9 +201,8 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 		if err != nil || stored == nil || !c.canReuse(stored, fresh) {
 			return nil, err
 		}
-		missing := slices.DeleteFunc(slices.Clone(fresh.Waiters), func(w string) bool { return slices.Contains(stored.Waiters, w) })
-		if len(missing) > 0 {
-			stored.Waiters = append(stored.Waiters, missing...)
+		if !isSubset(fresh.Waiters, stored.Waiters) {
+			stored.Waiters = append(stored.Waiters, fresh.Waiters...) // Authorize sets one waiter at most
 			if revision, err = c.saveAuthorization(ctx, stored, revision, state); err != nil {
 				return nil, err
 			}
@@ -242,7 +244,7 @@ func (c *Client) statePrefix() string {
 }
 
 // loadAuthorization returns the stored authorization with this state, and its revision. It returns a nil authorization
-// and no error if none is stored or it cannot be decoded.
+// and no error if none is stored, or if it cannot be decoded, because another version of answerd has stored it.
 func (c *Client) loadAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
 	data, revision, err := c.store.Load(ctx, c.storedName(kindAuthorization, state)...)
 	if err != nil {
@@ -328,19 +330,20 @@ func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []stri
 	if stored == nil {
 		return nil, false, nil
 	}
-	err = c.redeemCode(ctx, stored, query)
-	stored.Status, stored.Verifier = statusGranted, ""
-	if err != nil {
-		stored.Status = statusFailed
-		c.log.WarnContext(ctx, "authorization failed", "error", err.Error(), help.SignIns.Attr())
-	} else {
+	redeemErr := c.redeemCode(ctx, stored, query)
+	if redeemErr == nil {
+		stored.Status = statusGranted
 		c.log.InfoContext(ctx, "authorized", "subject", stored.Subject)
+	} else {
+		stored.Status = statusFailed
+		c.log.WarnContext(ctx, "authorization failed", "error", redeemErr.Error(), help.SignIns.Attr())
 	}
-	if _, saveErr := c.saveAuthorization(ctx, stored, revision, state); saveErr != nil {
+	stored.Verifier = ""
+	if _, err := c.saveAuthorization(ctx, stored, revision, state); err != nil {
 		c.log.WarnContext(ctx, "the outcome of an authorization is not stored; calls that wait for it end when it expires")
 	}
-	if err != nil {
-		return stored.Waiters, true, asSignInError(err)
+	if redeemErr != nil {
+		return stored.Waiters, true, asSignInError(redeemErr)
 	}
 	return stored.Waiters, true, nil
 }
@@ -379,8 +382,12 @@ func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAu
 			return nil, 0, nil
 		}
 		a.Status = statusRedeeming
-		if revision, err = c.saveAuthorization(ctx, a, revision, state); err != nil || revision > 0 {
-			return a, revision, err
+		next, err := c.saveAuthorization(ctx, a, revision, state)
+		if err != nil {
+			return nil, 0, err
+		}
+		if next > 0 {
+			return a, next, nil
 		}
 	}
 	return nil, 0, nil
@@ -400,27 +407,26 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 		return err
 	}
 	defer c.releaseUser(tokens)
-	g := &grant{server: stored.Server.restore(), scopes: stored.Scopes}
-	g.client = c.restoreClient(stored.Client, g.server)
-
+	g := &grant{server: &stored.Server, client: c.restoreClient(stored.Client, &stored.Server)}
 	if c.cfg.DPoP {
 		if g.key, err = newProofKey(); err != nil {
 			return fmt.Errorf("generate a key for DPoP: %w", err)
 		}
 	}
-
-	redeemCtx, stop := context.WithTimeout(ctx, fetchTimeout)
+	requestCtx, stop := context.WithTimeout(ctx, fetchTimeout)
 	defer stop()
-	reply, err := c.requestGrant(redeemCtx, g.server, g.client, g.key, url.Values{
-		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {c.cfg.RedirectURL}, "code_verifier": {stored.Verifier},
+	reply, err := c.postTokenRequest(requestCtx, *g, url.Values{
+		"grant_type":    {"authorization_code"},
+		"code":          {code},
+		"redirect_uri":  {c.cfg.RedirectURL},
+		"code_verifier": {stored.Verifier},
 	})
 	if err != nil {
-		if isClientUnknown(err) {
-			c.discovery.forgetClient(ctx, g.server, g.client)
+		if refusalCode(err) == codeInvalidClient {
+			c.discovery.forgetClient(ctx, g)
 		}
 		return err
 	}
-
 	g.scopes = mergeScopes(stored.Scopes, reply.scopes)
 	g.refresh = reply.refresh
 	g.token = reply.Token
@@ -430,9 +436,9 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 	return tokens.replaceGrant(ctx, g)
 }
 
-// checkResponse returns the code in query, the authorization response to stored. It returns an error if the response
-// is not valid or reports an error. It checks the issuer first, because an error from another authorization server is
-// not trusted.
+// checkResponse returns the authorization code in query, the parameters of the response to the authorization request
+// that stored describes. It returns an error if the response is not valid or reports an error. It checks the issuer
+// before the error, because an error from another authorization server is not trusted.
 func checkResponse(stored *storedAuthorization, query url.Values) (code string, err error) {
 	for _, name := range []string{"code", "iss", "error"} {
 		// RFC 6749 section 3.1 forbids this. A proxy may have checked the second value, while we would use the first.
@@ -444,16 +450,16 @@ func checkResponse(stored *storedAuthorization, query url.Values) (code string, 
 	// RFC 9207 section 2.4: the issuers must be identical. Otherwise a hostile authorization server could get the code
 	// of an honest one from us (mix-up, RFC 9700 section 4.4).
 	iss := query.Get("iss")
-	mayBeMissing := iss == "" && !stored.Server.ReturnsIssuer
-	if iss != stored.Server.Issuer && !mayBeMissing {
+	mayLackIssuer := !stored.Server.ReturnsIssuer
+	if iss != stored.Server.Issuer && !(iss == "" && mayLackIssuer) {
 		return "", errors.New("the response is from another authorization server than the request was sent to")
 	}
 
-	code = query.Get("code")
-	switch {
-	case query.Has("error"):
+	if query.Has("error") {
 		return "", responseError(query.Get("error"))
-	case code == "" || len(code) > maxCode:
+	}
+	code = query.Get("code")
+	if code == "" || len(code) > maxCode {
 		return "", errors.New("the response has no code")
 	}
 	return code, nil
@@ -462,8 +468,9 @@ func checkResponse(stored *storedAuthorization, query url.Values) (code string, 
 // responseErrors are the error codes of authorization responses (RFC 6749 section 4.1.2.1, RFC 8707 section 2, OpenID
 // Connect Core section 3.1.2.6).
 var responseErrors = []string{
-	"invalid_request", "unauthorized_client", "access_denied", "unsupported_response_type", "invalid_scope", "server_error", "temporarily_unavailable",
-	"invalid_target", "interaction_required", "login_required", "account_selection_required", "consent_required",
+	"invalid_request", "unauthorized_client", "access_denied", "unsupported_response_type", "invalid_scope",
+	"server_error", "temporarily_unavailable", "invalid_target", "interaction_required", "login_required",
+	"account_selection_required", "consent_required",
 }
 
 // responseError returns the error for an authorization response with this error code. It quotes only codes in

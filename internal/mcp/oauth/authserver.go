@@ -8,12 +8,27 @@ import (
 	"answerd/internal/auth/fetch"
 )
 
-const issuerMetadata = "the authorization server's metadata"
+const issuerMetadata = "the authorization server's metadata" // what errors call it
+
+// authServerMetadata has the members of an issuer's metadata (RFC 8414 section 2) that answerd uses.
+type authServerMetadata struct {
+	Issuer    string   `json:"issuer"`
+	Token     string   `json:"token_endpoint"`
+	Authorize string   `json:"authorization_endpoint"`
+	Register  string   `json:"registration_endpoint"`
+	Revoke    string   `json:"revocation_endpoint"`
+	Methods   []string `json:"token_endpoint_auth_methods_supported"`
+	Scopes    []string `json:"scopes_supported"`
+	PKCE      []string `json:"code_challenge_methods_supported"`
+	DPoP      []string `json:"dpop_signing_alg_values_supported"`
+	Iss       bool     `json:"authorization_response_iss_parameter_supported"`
+	CIMD      bool     `json:"client_id_metadata_document_supported"`
+}
 
 // fetchAuthServer requests issuer's metadata and returns the authorization server that it describes. configured says
 // that the configuration, and not the MCP server, names the issuer. Errors are *fetch.Error.
 func (c *Client) fetchAuthServer(ctx context.Context, issuer string, configured bool) (*authServer, error) {
-	body, err := fetch.Metadata(ctx, c.egress.clientFor(issuer, configured), issuer, issuerMetadata)
+	body, err := fetch.Metadata(ctx, c.egress.httpClientFor(issuer, configured), issuer, issuerMetadata)
 	if err != nil {
 		return nil, err
 	}
@@ -28,19 +43,7 @@ func (c *Client) fetchAuthServer(ctx context.Context, issuer string, configured 
 // end. Servers from before 2025-06-18 write it so, and their issuer does not come from a document but is derived from
 // the MCP server's URL.
 func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*authServer, error) {
-	var decoded struct {
-		Issuer    string   `json:"issuer"`
-		Token     string   `json:"token_endpoint"`
-		Authorize string   `json:"authorization_endpoint"`
-		Register  string   `json:"registration_endpoint"`
-		Revoke    string   `json:"revocation_endpoint"`
-		Methods   []string `json:"token_endpoint_auth_methods_supported"`
-		Scopes    []string `json:"scopes_supported"`
-		PKCE      []string `json:"code_challenge_methods_supported"`
-		DPoP      []string `json:"dpop_signing_alg_values_supported"`
-		Iss       bool     `json:"authorization_response_iss_parameter_supported"`
-		CIMD      bool     `json:"client_id_metadata_document_supported"`
-	}
+	var decoded authServerMetadata
 	if json.Unmarshal(body, &decoded) != nil {
 		return nil, fetchErrorf("%s is not the JSON of RFC 8414", issuerMetadata)
 	}
@@ -51,56 +54,50 @@ func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*
 		return nil, fetchErrorf("%s names another issuer", issuerMetadata)
 	}
 
-	needsSignIn := c.cfg.Kind == AuthorizationCode
-	if err := checkEndpoints(issuer, []namedEndpoint{
-		{"token", decoded.Token, true},
-		{"authorization", decoded.Authorize, needsSignIn},
-		{"registration", decoded.Register, false},
-		{"revocation", decoded.Revoke, false},
-	}); err != nil {
+	if err := c.checkMetadata(&decoded); err != nil {
 		return nil, err
 	}
-
-	// MCP basic/authorization: clients must refuse an authorization server that does not state S256, because it may
-	// accept a stolen code.
-	if needsSignIn && !slices.Contains(decoded.PKCE, "S256") {
-		return nil, fetchErrorf("%s offers no PKCE with S256", issuerMetadata)
-	}
-	// A server that does not state its algorithms may still support DPoP.
-	if c.cfg.DPoP && decoded.DPoP != nil && !slices.Contains(decoded.DPoP, proofAlgorithm) {
-		return nil, fetchErrorf("%s offers no DPoP with %s", issuerMetadata, proofAlgorithm)
-	}
-
 	return &authServer{
-		issuer:          issuer,
-		configured:      configured,
-		tokenURL:        decoded.Token,
-		authorizeURL:    decoded.Authorize,
-		registerURL:     decoded.Register,
-		revokeURL:       decoded.Revoke,
-		authMethods:     decoded.Methods,
-		scopes:          validScopes(decoded.Scopes),
-		returnsIssuer:   decoded.Iss,
-		acceptsMetadata: decoded.CIMD,
+		Issuer:          issuer,
+		Configured:      configured,
+		TokenURL:        decoded.Token,
+		AuthorizeURL:    decoded.Authorize,
+		RegisterURL:     decoded.Register,
+		RevokeURL:       decoded.Revoke,
+		AuthMethods:     decoded.Methods,
+		Scopes:          validScopes(decoded.Scopes),
+		ReturnsIssuer:   decoded.Iss,
+		AcceptsMetadata: decoded.CIMD,
 	}, nil
 }
 
-// namedEndpoint is an endpoint in an issuer's metadata. url is "" if the metadata has none.
-type namedEndpoint struct {
-	name, url string
-	required  bool
-}
-
-// checkEndpoints returns an error if a required endpoint is missing or one of the endpoints must not be used: its URL
-// is not safe for secrets, or it is a port of this machine although the issuer is elsewhere.
-func checkEndpoints(issuer string, endpoints []namedEndpoint) error {
-	for _, e := range endpoints {
-		if e.url == "" && !e.required {
-			continue
+// checkMetadata returns an error if m lacks something that the configured kind of grant needs, or if one of the
+// endpoints must not be used: its URL is not safe for secrets, or it is a port of this machine although the issuer is
+// elsewhere.
+func (c *Client) checkMetadata(m *authServerMetadata) error {
+	needsSignIn := c.cfg.Kind == AuthorizationCode
+	for _, endpoint := range []struct {
+		name, url  string
+		isRequired bool
+	}{
+		{name: "token", url: m.Token, isRequired: true},
+		{name: "authorization", url: m.Authorize, isRequired: needsSignIn},
+		{name: "registration", url: m.Register},
+		{name: "revocation", url: m.Revoke},
+	} {
+		isUsed := endpoint.isRequired || endpoint.url != ""
+		if isUsed && !fetch.AllowsEndpoint(m.Issuer, endpoint.url) {
+			return fetchErrorf("%s names no %s endpoint that may be used", issuerMetadata, endpoint.name)
 		}
-		if fetch.CheckEndpoint("", e.url) != nil || !fetch.EndpointAllowed(issuer, e.url) {
-			return fetchErrorf("%s names no %s endpoint that may be used", issuerMetadata, e.name)
-		}
+	}
+	// MCP basic/authorization: clients must refuse an authorization server that does not state S256, because it may
+	// accept a stolen code.
+	if needsSignIn && !slices.Contains(m.PKCE, "S256") {
+		return fetchErrorf("%s offers no PKCE with S256", issuerMetadata)
+	}
+	// A server that does not state its algorithms may still support DPoP.
+	if c.cfg.DPoP && m.DPoP != nil && !slices.Contains(m.DPoP, proofAlgorithm) {
+		return fetchErrorf("%s offers no DPoP with %s", issuerMetadata, proofAlgorithm)
 	}
 	return nil
 }

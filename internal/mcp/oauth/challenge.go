@@ -23,15 +23,16 @@ type challenge struct {
 	code     string   // error, such as insufficient_scope; "": not stated
 }
 
-// parseChallenge combines the challenges of the schemes Bearer and DPoP in h. Of each parameter, it takes the first
-// value that is not empty. It ignores header lines that are malformed or too long.
+// parseChallenge combines the challenges of the schemes Bearer and DPoP in h, the header of a refusal. Of each
+// parameter, it takes the first value that is not empty, or for scope the first with a valid scope. It ignores header
+// lines that are malformed or too long.
 func parseChallenge(h http.Header) challenge {
 	var combined challenge
 	for _, line := range h.Values("WWW-Authenticate") {
 		if len(line) > maxChallenge {
 			continue
 		}
-		challenges, err := oauthex.ParseWWWAuthenticate([]string{fillEmptyStrings(line)})
+		challenges, err := oauthex.ParseWWWAuthenticate([]string{padEmptyStrings(line)})
 		if err != nil {
 			continue
 		}
@@ -49,20 +50,21 @@ func parseChallenge(h http.Header) challenge {
 	return combined
 }
 
-// fillEmptyStrings returns line with a space in each empty quoted string, such as realm="". RFC 9110 section 5.6.4
-// allows empty strings, but oauthex refuses a whole line that has one.
-func fillEmptyStrings(line string) string {
+// padEmptyStrings returns line with a space in each empty quoted string: realm="" becomes realm=" ". RFC 9110 section
+// 5.6.4 allows empty strings, but oauthex refuses a whole line that has one.
+func padEmptyStrings(line string) string {
 	var out strings.Builder
-	quoted := false
-	for i := 0; i < len(line); i++ {
-		out.WriteByte(line[i])
+	isInString, isEscaped := false, false
+	for i, c := range []byte(line) {
+		out.WriteByte(c)
 		switch {
-		case line[i] == '\\' && quoted && i+1 < len(line): // the next byte is escaped, and may be a quote
-			i++
-			out.WriteByte(line[i])
-		case line[i] == '"':
-			quoted = !quoted
-			if quoted && strings.HasPrefix(line[i+1:], `"`) {
+		case isEscaped:
+			isEscaped = false // c may be a quote, which does not end the string
+		case c == '\\':
+			isEscaped = isInString
+		case c == '"':
+			isInString = !isInString
+			if isInString && strings.HasPrefix(line[i+1:], `"`) {
 				out.WriteByte(' ')
 			}
 		}
@@ -70,8 +72,7 @@ func fillEmptyStrings(line string) string {
 	return out.String()
 }
 
-// validScopes returns the first maxScopes valid scopes (RFC 6749 section 3.3) without duplicates; nil if none is
-// valid.
+// validScopes returns the first maxScopes valid scopes (RFC 6749 section 3.3) without duplicates; nil if none is valid.
 func validScopes(scopes []string) []string {
 	var out []string
 	for _, s := range scopes {

@@ -37,19 +37,24 @@ type Client struct {
 }
 
 // authServer is an authorization server as its metadata (RFC 8414) describes it, with the resource for which tokens
-// are requested. It is not changed after discovery has returned it.
+// are requested. It is not changed after discovery has returned it. It is stored as JSON with each sign-in (store.go):
+// even if the MCP server names another authorization server later, a code or a refresh token must go to the endpoint of
+// the one that has issued it.
 type authServer struct {
-	issuer         string   // "" if only the token endpoint is configured
-	configured     bool     // the configuration, and not the MCP server, names the issuer or the token endpoint
-	resource       string   // the tokens' resource (RFC 8707): the MCP server
-	resourceScopes []string // scopes_supported in the resource's metadata (RFC 9728)
+	Issuer         string   `json:"issuer,omitempty"`   // "" if only the token endpoint is configured
+	Configured     bool     `json:"trusted,omitempty"`  // the configuration names the issuer or token endpoint, not the MCP server
+	Resource       string   `json:"resource,omitempty"` // the tokens' resource (RFC 8707): the MCP server
+	ResourceScopes []string `json:"wanted,omitempty"`   // scopes_supported in the resource's metadata (RFC 9728)
 
-	tokenURL, authorizeURL, registerURL, revokeURL string // all but tokenURL may be ""
+	TokenURL     string `json:"token_url"`
+	AuthorizeURL string `json:"authorize_url,omitempty"` // "" if it has no such endpoint, as for the two below
+	RegisterURL  string `json:"register_url,omitempty"`
+	RevokeURL    string `json:"revoke_url,omitempty"`
 
-	authMethods     []string // token_endpoint_auth_methods_supported; nil: not stated
-	scopes          []string // scopes_supported
-	returnsIssuer   bool     // its authorization responses have an iss (RFC 9207)
-	acceptsMetadata bool     // the client id may be the URL of our metadata document
+	AuthMethods     []string `json:"auth_methods,omitempty"`     // token_endpoint_auth_methods_supported; nil: not stated
+	Scopes          []string `json:"scopes,omitempty"`           // scopes_supported
+	ReturnsIssuer   bool     `json:"returns_issuer,omitempty"`   // its authorization responses have an iss (RFC 9207)
+	AcceptsMetadata bool     `json:"accepts_metadata,omitempty"` // the client id may be the URL of our metadata document
 }
 
 // clientIdentity is answerd's OAuth client at one authorization server. It is sent to no other authorization server.
@@ -69,11 +74,10 @@ type resource struct {
 }
 
 // discovery finds the authorization server of the MCP server (RFC 9728, RFC 8414) and answerd's client there. It
-// stores both for all users, and runs one search at a time. Its lock is a channel instead of a mutex: a search takes
-// seconds, and a goroutine that waits for it must be able to return when its context ends.
+// stores both for all users, and runs one search at a time.
 type discovery struct {
 	c    *Client
-	lock chan struct{} // of capacity 1: sending acquires the right to use the fields below, receiving releases it
+	lock contextLock // protects the fields below
 
 	metadataURL string                    // challenge.metadata of the last search
 	server      *authServer               // the result of the last search; nil if it failed
@@ -82,6 +86,24 @@ type discovery struct {
 	boundIssuer string                    // the issuer that the configured credentials belong to; "" if unknown
 	registered  map[string]clientIdentity // by issuer
 }
+
+// contextLock is a lock that is held during requests, which take seconds. Unlike a mutex, it lets a goroutine that
+// waits for it return when the goroutine's context ends. It is a channel of capacity 1: sending acquires the lock,
+// receiving releases it.
+type contextLock chan struct{}
+
+// acquire waits until it has acquired the lock or ctx has ended. The error is the cause of that end.
+func (l contextLock) acquire(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// release releases the lock, which the caller must hold.
+func (l contextLock) release() { <-l }
 
 // userKey identifies the user of cached tokens. If the user's own token is exchanged, the key includes a hash of that
 // whole token, because one user may send tokens with different rights (CVE-2026-35030).
@@ -97,7 +119,7 @@ type userTokens struct {
 	id            auth.Identity // as principalOf returns it
 	key           userKey       // in Client.users
 	source        *token.CachedSource
-	authorizeLock chan struct{} // of capacity 1: sending acquires the right to start an authorization
+	authorizeLock contextLock // held while an authorization is started
 
 	mu           sync.Mutex // protects the fields below
 	challenge    challenge  // the MCP server's latest challenge
@@ -109,12 +131,12 @@ type userTokens struct {
 	syncedAt     time.Time // when grant was last compared with the store; zero: never
 }
 
-// grant is a user's latest token, and what it was requested with.
+// grant is a user's tokens, and what they are requested with.
 type grant struct {
-	server  *authServer    // the server that issued the tokens; nil if no token was ever issued
-	client  clientIdentity // the client that the tokens were issued to
-	scopes  []string       // the scopes that were requested
+	server  *authServer    // the server that issues the tokens; nil if no token was ever requested
+	client  clientIdentity // the client that the tokens are issued to
+	scopes  []string       // the scopes that are requested
+	key     *proofKey      // the key that the tokens are bound to; nil for bearer tokens
 	refresh auth.Secret    // the refresh token; zero if none
-	token   token.Token
-	key     *proofKey // the key that the tokens are bound to; nil for bearer tokens
+	token   token.Token    // the zero Token before it has been issued
 }

@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -47,31 +48,31 @@ func (c *Client) configuredClient(server *authServer) clientIdentity {
 // accepts it only in the form, otherwise methodBasic, which is also the default if server states no methods (RFC 8414
 // section 2).
 func secretAuthMethod(server *authServer) string {
-	if slices.Contains(server.authMethods, methodPost) && !slices.Contains(server.authMethods, methodBasic) {
+	if slices.Contains(server.AuthMethods, methodPost) && !slices.Contains(server.AuthMethods, methodBasic) {
 		return methodPost
 	}
 	return methodBasic
 }
 
 // registeredAuthMethod returns the authentication method for the registration of a new client at server. It prefers
-// methodPost, because servers built with the Python SDK, such as FastMCP servers, look for the client only in the
-// form.
+// methodPost, because servers built with the Python SDK, such as FastMCP servers, look for the client only in the form.
 func registeredAuthMethod(server *authServer) string {
 	switch {
-	case slices.Contains(server.authMethods, methodPost):
+	case slices.Contains(server.AuthMethods, methodPost):
 		return methodPost
-	case server.authMethods == nil, slices.Contains(server.authMethods, methodBasic):
+	case server.AuthMethods == nil, slices.Contains(server.AuthMethods, methodBasic):
 		return methodBasic
 	}
 	return methodNone
 }
 
-// mayUsePost reports whether a request that server refused with reply should be repeated with methodPost: the request
-// used methodBasic, server did not accept the client, and its metadata lists methodPost. Some servers list both
-// methods but accept a client only by one of them. Sending the client id in the form in addition to the header is not
-// an alternative, because some servers refuse that.
-func (c clientIdentity) mayUsePost(server *authServer, reply fetch.Reply) bool {
-	return c.method == methodBasic && token.ErrorCode(reply.Body) == "invalid_client" && slices.Contains(server.authMethods, methodPost)
+// mayUsePost reports whether a request of g.client that g.server refused with reply should be repeated with methodPost:
+// the request used methodBasic, the server did not accept the client, and its metadata lists methodPost. Some servers
+// list both methods but accept a client only by one of them. Sending the client id in the form in addition to the
+// header is not an alternative, because some servers refuse that.
+func (g *grant) mayUsePost(reply fetch.Reply) bool {
+	isClientRefused := token.ErrorCode(reply.Body) == codeInvalidClient
+	return g.client.method == methodBasic && isClientRefused && slices.Contains(g.server.AuthMethods, methodPost)
 }
 
 // addClientAuth adds to form, the parameters of a request to server, those that identify and authenticate client. For
@@ -97,6 +98,7 @@ func (c *Client) addClientAuth(form url.Values, server *authServer, client clien
 }
 
 const (
+	minRSABits        = 2048 // RFC 7518 section 3.3
 	assertionType     = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 	assertionLifetime = time.Minute
 )
@@ -113,15 +115,16 @@ func (c *Client) clientAssertion(server *authServer, client clientIdentity) (str
 	if err != nil {
 		return "", &fetch.Error{Public: err.Error()}
 	}
-	audience := server.issuer
-	if audience == "" {
-		audience = server.tokenURL
-	}
 	now := time.Now()
-	signed, err := jwt.NewWithClaims(method, jwt.MapClaims{
-		"iss": client.id, "sub": client.id, "aud": audience, "jti": rand.Text(),
-		"iat": now.Unix(), "exp": now.Add(assertionLifetime).Unix(),
-	}).SignedString(key)
+	assertion := jwt.NewWithClaims(method, jwt.MapClaims{
+		"iss": client.id,
+		"sub": client.id,
+		"aud": cmp.Or(server.Issuer, server.TokenURL),
+		"jti": rand.Text(),
+		"iat": now.Unix(),
+		"exp": now.Add(assertionLifetime).Unix(),
+	})
+	signed, err := assertion.SignedString(key)
 	if err != nil {
 		return "", fetchErrorf("the private key cannot sign")
 	}
@@ -152,13 +155,15 @@ func ParsePrivateKey(text string) (crypto.Signer, jwt.SigningMethod, error) {
 	switch k := key.(type) {
 	case *ecdsa.PrivateKey:
 		methods := map[elliptic.Curve]jwt.SigningMethod{
-			elliptic.P256(): jwt.SigningMethodES256, elliptic.P384(): jwt.SigningMethodES384, elliptic.P521(): jwt.SigningMethodES512,
+			elliptic.P256(): jwt.SigningMethodES256,
+			elliptic.P384(): jwt.SigningMethodES384,
+			elliptic.P521(): jwt.SigningMethodES512,
 		}
-		if m := methods[k.Curve]; m != nil {
-			return k, m, nil
+		if method := methods[k.Curve]; method != nil {
+			return k, method, nil
 		}
 	case *rsa.PrivateKey:
-		if k.N.BitLen() >= 2048 {
+		if k.N.BitLen() >= minRSABits {
 			return k, jwt.SigningMethodRS256, nil
 		}
 	case ed25519.PrivateKey:

@@ -90,11 +90,11 @@ func proofKeyOf(key *ecdsa.PrivateKey) (*proofKey, error) {
 // request that is sent again needs a new proof. The proof also has the token's hash (ath), so that a stolen proof
 // cannot be used with another token. A stolen token is useless without the key.
 func (k *proofKey) addProof(r *http.Request, token auth.Secret, nonce string) error {
-	at := url.URL{Scheme: r.URL.Scheme, Host: r.URL.Host, Path: r.URL.Path, RawPath: r.URL.RawPath}
-	if at.Path == "" {
-		at.Path = "/" // as net/http sends it
+	target := url.URL{Scheme: r.URL.Scheme, Host: r.URL.Host, Path: r.URL.Path, RawPath: r.URL.RawPath}
+	if target.Path == "" {
+		target.Path = "/" // as net/http sends it
 	}
-	claims := jwt.MapClaims{"jti": rand.Text(), "htm": r.Method, "htu": at.String(), "iat": time.Now().Unix()}
+	claims := jwt.MapClaims{"jti": rand.Text(), "htm": r.Method, "htu": target.String(), "iat": time.Now().Unix()}
 	if !token.IsZero() {
 		sum := sha256.Sum256([]byte(token.Reveal()))
 		claims["ath"] = base64.RawURLEncoding.EncodeToString(sum[:])
@@ -102,13 +102,14 @@ func (k *proofKey) addProof(r *http.Request, token auth.Secret, nonce string) er
 	if nonce != "" {
 		claims["nonce"] = nonce
 	}
-	t := jwt.NewWithClaims(jwt.SigningMethodES256, claims)
-	t.Header["typ"], t.Header["jwk"] = "dpop+jwt", k.jwk
-	proof, err := t.SignedString(k.key)
+	proof := jwt.NewWithClaims(jwt.SigningMethodES256, claims)
+	proof.Header["typ"] = "dpop+jwt"
+	proof.Header["jwk"] = k.jwk
+	signed, err := proof.SignedString(k.key)
 	if err != nil {
 		return err
 	}
-	r.Header.Set("DPoP", proof)
+	r.Header.Set("DPoP", signed)
 	return nil
 }
 
@@ -129,13 +130,12 @@ func (n *proofNonces) save(u *url.URL, h http.Header, sent string) bool {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	at := origin(u)
-	_, known := n.byOrigin[at]
-	isFull := !known && len(n.byOrigin) >= maxOrigins
+	_, isKnown := n.byOrigin[origin(u)]
+	isFull := !isKnown && len(n.byOrigin) >= maxOrigins
 	if isFull || n.byOrigin == nil {
 		n.byOrigin = map[string]string{}
 	}
-	n.byOrigin[at] = nonce
+	n.byOrigin[origin(u)] = nonce
 	return nonce != sent
 }
 

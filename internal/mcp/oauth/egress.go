@@ -40,33 +40,42 @@ type egress struct {
 // newEgress returns the clients for one MCP server's authorization servers. If certificates is nil, they use the
 // system's roots and no client certificate.
 func newEgress(server *url.URL, certificates *tlsconfig.Source) *egress {
-	newTransport := func() *http.Transport {
-		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.MaxIdleConnsPerHost = maxIdleConns
-		t.MaxResponseHeaderBytes = maxHeader
-		return t
+	mostPrivate := fetch.ClassifyHost(server.Hostname())
+	dialer := &net.Dialer{Timeout: requestTimeout}
+	dialer.Control = func(_, address string, _ syscall.RawConn) error {
+		if fetch.CheckAddress(address, mostPrivate) != nil {
+			return errMorePrivate
+		}
+		return nil
 	}
 	restricted := newTransport()
 	restricted.Proxy = nil
-	limit := fetch.ClassifyHost(server.Hostname())
-	restricted.DialContext = (&net.Dialer{Timeout: requestTimeout, Control: func(_, address string, _ syscall.RawConn) error {
-		return checkAddress(address, limit)
-	}}).DialContext
-	newClient := func(t *http.Transport) *http.Client {
-		c := &http.Client{Transport: t, Timeout: requestTimeout}
-		c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-		if certificates != nil {
-			c.Transport = certificates.Transport(t)
-		}
-		return c
-	}
-	return &egress{server: server, configured: newClient(newTransport()), discovered: newClient(restricted)}
+	restricted.DialContext = dialer.DialContext
+	configured := newHTTPClient(newTransport(), certificates)
+	return &egress{server: server, configured: configured, discovered: newHTTPClient(restricted, certificates)}
 }
 
-// clientFor returns the client for the URL raw. configured says that the configuration names the URL, or the
-// authorization server whose metadata has it. For a URL at the MCP server's own origin, configured makes no
-// difference.
-func (e *egress) clientFor(raw string, configured bool) *http.Client {
+// newTransport returns a transport with the limits for authorization servers.
+func newTransport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxIdleConnsPerHost = maxIdleConns
+	t.MaxResponseHeaderBytes = maxHeader
+	return t
+}
+
+// newHTTPClient returns a client that follows no redirects. certificates may be nil, as for newEgress.
+func newHTTPClient(t *http.Transport, certificates *tlsconfig.Source) *http.Client {
+	client := &http.Client{Transport: t, Timeout: requestTimeout}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	if certificates != nil {
+		client.Transport = certificates.Transport(t)
+	}
+	return client
+}
+
+// httpClientFor returns the client for the URL raw. configured says that the configuration names the URL, or the
+// authorization server whose metadata has it. For a URL at the MCP server's own origin, configured makes no difference.
+func (e *egress) httpClientFor(raw string, configured bool) *http.Client {
 	u, err := url.Parse(raw)
 	isMCPServer := err == nil && origin(u) == origin(e.server)
 	if configured || isMCPServer {
@@ -97,11 +106,3 @@ func canonicalHost(u *url.URL) string {
 
 // errMorePrivate is returned for an address that a server must not make us connect to.
 var errMorePrivate = errors.New("refusing to connect: the authorization server resolves to a more private address than the MCP server")
-
-// checkAddress returns an error if address, which is about to be dialed, is more private than limit.
-func checkAddress(address string, limit fetch.AddressClass) error {
-	if fetch.CheckAddress(address, limit) != nil {
-		return errMorePrivate
-	}
-	return nil
-}

@@ -45,5 +45,17 @@ func fetchErrorf(format string, args ...any) error {
 	return &fetch.Error{Public: fmt.Sprintf(format, args...)}
 }
 
+// codeInvalidClient is the error code of an authorization server that does not know our client or does not accept its
+// authentication (RFC 6749 section 5.2).
+const codeInvalidClient = "invalid_client"
+
+// refusalCode returns the error code with which a token endpoint has refused a request; "" if err is another error.
+func refusalCode(err error) string {
+	if refusal, ok := errors.AsType[*fetch.Error](err); ok {
+		return refusal.Code
+	}
+	return ""
+}
+
 // asSignInError returns the Error for a sign-in that ended without access because of err.
 func asSignInError(err error) *Error { return &Error{Public: "signing in failed", Err: err} }

@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -26,13 +27,13 @@ const (
 	idpEndpoint   = "the identity provider's token endpoint"
 )
 
-// grantForm returns the parameters of a token request to server, for the user id and with scopes. It is for all kinds
-// of grants except AuthorizationCode. For JWTBearer it reads the assertion, and for Enterprise it requests one from
-// the identity provider.
-func (c *Client) grantForm(ctx context.Context, server *authServer, id auth.Identity, scopes []string) (url.Values, error) {
+// grantForm returns the parameters of a token request to g.server, for the user id and with g.scopes. It is for all
+// kinds of grants except AuthorizationCode. For JWTBearer it reads the assertion, and for Enterprise it requests one
+// from the identity provider.
+func (c *Client) grantForm(ctx context.Context, g *grant, id auth.Identity) (url.Values, error) {
 	form := url.Values{}
-	if len(scopes) > 0 {
-		form.Set("scope", strings.Join(scopes, " "))
+	if len(g.scopes) > 0 {
+		form.Set("scope", strings.Join(g.scopes, " "))
 	}
 	var assertion string
 	var err error
@@ -43,7 +44,7 @@ func (c *Client) grantForm(ctx context.Context, server *authServer, id auth.Iden
 	case JWTBearer:
 		assertion, err = c.cfg.Assertion.readText("the assertion")
 	default: // Enterprise
-		assertion, err = c.requestIDJAG(ctx, server, id, scopes)
+		assertion, err = c.requestIDJAG(ctx, g, id.Token)
 	}
 	if err != nil {
 		return nil, err
@@ -53,23 +54,24 @@ func (c *Client) grantForm(ctx context.Context, server *authServer, id auth.Iden
 	return form, nil
 }
 
-// requestIDJAG exchanges the user's own token, id.Token, for an ID-JAG at the identity provider (RFC 8693 section
-// 2.1). An ID-JAG is an assertion for one authorization server that this client may act for the user at one resource.
-// Errors quote nothing of the reply.
+// requestIDJAG exchanges userToken, the user's own token, for an ID-JAG at the identity provider (RFC 8693 section
+// 2.1). An ID-JAG is an assertion for one authorization server, that of g, that this client may act for the user at one
+// resource with g's scopes. Errors quote nothing of the reply.
 //
 // oauthex.ExchangeToken is not used: it sends the secret in the form, which an identity provider need not accept, and
 // an empty code.
-func (c *Client) requestIDJAG(ctx context.Context, server *authServer, id auth.Identity, scopes []string) (string, error) {
+func (c *Client) requestIDJAG(ctx context.Context, g *grant, userToken auth.Secret) (string, error) {
 	idp := c.cfg.IdP
 	form := url.Values{
-		"grant_type": {grantExchange}, "requested_token_type": {typeIDJAG}, "audience": {server.issuer}, "resource": {server.resource},
-		"subject_token": {id.Token.Reveal()}, "subject_token_type": {idp.SubjectTokenType},
+		"grant_type":           {grantExchange},
+		"requested_token_type": {typeIDJAG},
+		"audience":             {g.server.Issuer},
+		"resource":             {g.server.Resource},
+		"subject_token":        {userToken.Reveal()},
+		"subject_token_type":   {cmp.Or(idp.SubjectTokenType, typeIDToken)},
 	}
-	if idp.SubjectTokenType == "" {
-		form.Set("subject_token_type", typeIDToken)
-	}
-	if len(scopes) > 0 {
-		form.Set("scope", strings.Join(scopes, " "))
+	if len(g.scopes) > 0 {
+		form.Set("scope", strings.Join(g.scopes, " "))
 	}
 	if idp.ClientSecret.IsZero() {
 		form.Set("client_id", idp.ClientID)
@@ -83,7 +85,8 @@ func (c *Client) requestIDJAG(ctx context.Context, server *authServer, id auth.I
 		return "", err
 	}
 	if reply.Status != http.StatusOK {
-		return "", &fetch.Error{Public: idpEndpoint + " refused the request", Status: reply.Status, Code: token.ErrorCode(reply.Body)}
+		code := token.ErrorCode(reply.Body)
+		return "", &fetch.Error{Public: idpEndpoint + " refused the request", Status: reply.Status, Code: code}
 	}
 
 	var decoded struct {
@@ -105,11 +108,11 @@ func (c *Client) selectScopes(server *authServer, ch challenge, previous []strin
 	if c.cfg.Scope == "" {
 		required := ch.scopes
 		if len(required) == 0 {
-			required = server.resourceScopes
+			required = server.ResourceScopes
 		}
 		scopes = mergeScopes(previous, required)
 	}
-	if c.cfg.Kind == AuthorizationCode && slices.Contains(server.scopes, offlineAccess) {
+	if c.cfg.Kind == AuthorizationCode && slices.Contains(server.Scopes, offlineAccess) {
 		scopes = mergeScopes(scopes, []string{offlineAccess})
 	}
 	return scopes

@@ -135,7 +135,7 @@ func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
 
 		// localhost, too: what counts is the address that a name leads to.
 		for _, at := range []string{inside.URL, strings.Replace(inside.URL, "127.0.0.1", "localhost", 1)} {
-			_, err := fetch.Get(t.Context(), c.egress.clientFor(at, false), at, "it", maxMetadata)
+			_, err := fetch.Get(t.Context(), c.egress.httpClientFor(at, false), at, "it", maxMetadata)
 			if (err == nil) != (want == 1) {
 				t.Errorf("%s led to %s: %v, want %v", server, at, err, (want == 1))
 			}
@@ -149,7 +149,7 @@ func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
 }
 
 // The URLs at which metadata is looked for, and the issuers that it may name there.
-func TestMetadataLocations(t *testing.T) {
+func TestMetadataURLs(t *testing.T) {
 	root := wellKnown
 	for server, c := range map[string]struct{ given, want string }{
 		"https://h/mcp":             {"", "https://h" + root + "/mcp=https://h/mcp; https://h" + root + "=https://h/mcp,https://h"},
@@ -166,8 +166,8 @@ func TestMetadataLocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, p := range client.metadataLocations(c.given) {
-			got = append(got, p.url+"="+strings.Join(p.resources, ","))
+		for _, metadataURL := range client.metadataURLs(c.given) {
+			got = append(got, metadataURL+"="+strings.Join(client.resourcesAt(metadataURL), ","))
 		}
 		if text := strings.Join(got, "; "); text != c.want {
 			t.Errorf("%s: got %s, want %v", server, text, c.want)
@@ -201,7 +201,7 @@ func TestResourceMayBeSpelledInAnotherWay(t *testing.T) {
 		}
 		client.Close()
 		body := `{"resource":"` + c.resource + `","authorization_servers":["https://as.example"]}`
-		got, err := parseResource([]byte(body), client.metadataLocations("")[0].resources)
+		got, err := parseResource([]byte(body), client.resourcesAt(client.metadataURLs("")[0]))
 		if ok := err == nil; ok != c.ok || ok && got.name != c.resource {
 			t.Errorf("%s with metadata of %s: %+v, %v, want it accepted: %t", c.server, c.resource, got, err, c.ok)
 		}
@@ -304,7 +304,7 @@ func TestRegistrationIsChecked(t *testing.T) {
 		`{"client_id":"` + strings.Repeat("a", maxClientID+1) + `","client_secret":"b"}`: "",
 		`[]`: "",
 	} {
-		who, err := parseRegistration([]byte(body), methodBasic)
+		who, err := parseRegistration([]byte(body), methodBasic, nil)
 		if got := who.id + " " + who.method; (err == nil) != (want != "") || err == nil && got != want {
 			t.Errorf("%.80s: %s, %v, want %q", body, got, err, want)
 		}
@@ -398,7 +398,7 @@ func FuzzMetadata(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, at := range []string{a.tokenURL, a.authorizeURL} {
+		for _, at := range []string{a.TokenURL, a.AuthorizeURL} {
 			if u, err := url.Parse(at); err != nil || u.Scheme != "https" && !(u.Scheme == "http" && fetch.ClassifyHost(u.Hostname()) == fetch.Local) {
 				t.Errorf("endpoint %q, want https, or http on this host", at)
 			}

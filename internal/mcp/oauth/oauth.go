@@ -18,11 +18,9 @@
 // Client has only copies of them in memory. So a browser may come back to any process, and only one process at a time
 // uses a refresh token (storedgrant.go).
 //
-// What servers say is checked before it is used. The MCP server's metadata must describe that server, and the
-// authorization server's metadata must name the issuer that was asked for (RFC 8414). Every URL is https, except on
-// loopback. Replies are bounded, redirects are not followed, and no address may be more private than the MCP server's
-// own (egress.go). Credentials are sent only to their own issuer: those of the configuration go to the issuer that it
-// names, or else to the first one that the MCP server named.
+// What servers say is checked before it is used (resource.go, authserver.go), and requests are restricted (egress.go).
+// Credentials are sent only to their own issuer: those of the configuration go to the issuer that it names, or else to
+// the first one that the MCP server named.
 //
 // A Client belongs to one MCP server. Its discovery finds the authorization server (discovery.go, resource.go,
 // authserver.go) and answerd's client there (registration.go). A userTokens has what one user was granted, and a
@@ -64,9 +62,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	client := &Client{
-		cfg: cfg, log: cfg.Logger, server: server, egress: newEgress(server, cfg.TLS), store: cfg.Store,
-	}
+	client := &Client{cfg: cfg, log: cfg.Logger, server: server, egress: newEgress(server, cfg.TLS), store: cfg.Store}
 	if client.store == nil {
 		if client.store, err = sealed.NewInMemory(cfg.Logger); err != nil {
 			return nil, fmt.Errorf("generate a key for sign-ins: %w", err)

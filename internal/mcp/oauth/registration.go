@@ -32,44 +32,53 @@ const (
 // errors quote the reply without its status.
 func (c *Client) registerClient(ctx context.Context, server *authServer, scopes []string) (clientIdentity, error) {
 	method := registeredAuthMethod(server)
-	applicationType := "web"
-	if u, err := url.Parse(c.cfg.RedirectURL); err == nil && u.Scheme == "http" {
-		applicationType = "native" // http is for the loopback address only (OpenID Connect Registration section 2)
-	}
-	metadata := map[string]any{
-		"client_name": "answerd", "application_type": applicationType, "redirect_uris": []string{c.cfg.RedirectURL},
-		"grant_types": []string{"authorization_code", "refresh_token"}, "response_types": []string{"code"},
-		"token_endpoint_auth_method": method, "dpop_bound_access_tokens": c.cfg.DPoP,
-	}
-	if len(scopes) > 0 {
-		metadata["scope"] = strings.Join(scopes, " ")
-	}
-	body, err := json.Marshal(metadata)
+	body, err := json.Marshal(c.clientMetadata(method, scopes))
 	if err != nil {
 		return clientIdentity{}, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.registerURL, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.RegisterURL, bytes.NewReader(body))
 	if err != nil {
 		return clientIdentity{}, fetchErrorf("%s cannot be requested", registration)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	got, err := fetch.Do(c.egress.clientFor(server.registerURL, server.configured), req, registration, maxRegistration)
+	httpClient := c.egress.httpClientFor(server.RegisterURL, server.Configured)
+	reply, err := fetch.Do(httpClient, req, registration, maxRegistration)
 	if err != nil {
 		return clientIdentity{}, err
 	}
-	if got.Status != http.StatusCreated && got.Status != http.StatusOK {
-		return clientIdentity{}, &fetch.Error{Public: registration + " refused the registration", Status: got.Status}
+	if reply.Status != http.StatusCreated && reply.Status != http.StatusOK {
+		return clientIdentity{}, &fetch.Error{Public: registration + " refused the registration", Status: reply.Status}
 	}
-	client, err := parseRegistration(got.Body, method)
-	client.scopes = scopes
-	return client, err
+	return parseRegistration(reply.Body, method, scopes)
 }
 
-// parseRegistration decodes body, the reply to a registration (RFC 7591 section 3.2.1), and returns the client without
-// its scopes. requested is the authentication method in the request; the server may choose another one. The client
-// expires after registrationMaxAge, or when its secret expires if that is earlier.
-func parseRegistration(body []byte, requested string) (clientIdentity, error) {
+// clientMetadata returns the body of a registration (RFC 7591 section 2) for a client with this authentication method
+// and these scopes.
+func (c *Client) clientMetadata(method string, scopes []string) map[string]any {
+	applicationType := "web"
+	if u, err := url.Parse(c.cfg.RedirectURL); err == nil && u.Scheme == "http" {
+		applicationType = "native" // http is for the loopback address only (OpenID Connect Registration section 2)
+	}
+	metadata := map[string]any{
+		"client_name":                "answerd",
+		"application_type":           applicationType,
+		"redirect_uris":              []string{c.cfg.RedirectURL},
+		"grant_types":                []string{"authorization_code", "refresh_token"},
+		"response_types":             []string{"code"},
+		"token_endpoint_auth_method": method,
+		"dpop_bound_access_tokens":   c.cfg.DPoP,
+	}
+	if len(scopes) > 0 {
+		metadata["scope"] = strings.Join(scopes, " ")
+	}
+	return metadata
+}
+
+// parseRegistration decodes body, the reply to a registration (RFC 7591 section 3.2.1), and returns the client.
+// requestedMethod is the authentication method in the request; the server may choose another one. scopes are those in
+// the request. The client expires after registrationMaxAge, or when its secret expires if that is earlier.
+func parseRegistration(body []byte, requestedMethod string, scopes []string) (clientIdentity, error) {
 	var decoded struct {
 		ID      string  `json:"client_id"`
 		Secret  string  `json:"client_secret"`
@@ -83,12 +92,13 @@ func parseRegistration(body []byte, requested string) (clientIdentity, error) {
 	client := clientIdentity{
 		id:      decoded.ID,
 		secret:  auth.NewSecret(decoded.Secret),
-		method:  cmp.Or(decoded.Method, requested),
+		method:  cmp.Or(decoded.Method, requestedMethod),
 		expires: time.Now().Add(registrationMaxAge),
+		scopes:  scopes,
 	}
-	isKnown := slices.Contains([]string{methodBasic, methodPost, methodNone}, client.method)
+	isSupported := slices.Contains([]string{methodBasic, methodPost, methodNone}, client.method)
 	lacksSecret := client.method != methodNone && decoded.Secret == ""
-	if !isKnown || lacksSecret {
+	if !isSupported || lacksSecret {
 		return clientIdentity{}, fetchErrorf("%s requires an unsupported client authentication method", registration)
 	}
 	if decoded.Expires > 0 { // 0: the secret does not expire

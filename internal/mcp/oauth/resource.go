@@ -18,12 +18,6 @@ const (
 	wellKnown        = "/.well-known/oauth-protected-resource"
 )
 
-// metadataLocation is a URL where metadata may be found, and the resources that the metadata there may describe.
-type metadataLocation struct {
-	url       string
-	resources []string
-}
-
 // fetchResource requests the MCP server's metadata and returns the resource in it. If ch has a URL for the metadata,
 // it uses only that URL. Otherwise it tries the well-known URL for the endpoint's path and then the one for the root
 // (RFC 9728 section 3.1). If both are absent, the server is its own authorization server, as the MCP specification
@@ -36,17 +30,18 @@ type metadataLocation struct {
 // (10.0.0.7), accepts only one spelling of the resource, and does not distinguish missing metadata from metadata that
 // cannot be read now.
 func (c *Client) fetchResource(ctx context.Context, ch challenge) (resource, error) {
-	for _, location := range c.metadataLocations(ch.metadata) {
-		if err := fetch.CheckEndpoint(resourceMetadata, location.url); err != nil {
+	const isConfigured = false // the MCP server names the URLs
+	for _, metadataURL := range c.metadataURLs(ch.metadata) {
+		if err := fetch.CheckEndpoint(resourceMetadata, metadataURL); err != nil {
 			return resource{}, &fetch.Error{Public: err.Error()}
 		}
-		client := c.egress.clientFor(location.url, false)
-		reply, err := fetch.Get(ctx, client, location.url, resourceMetadata, maxMetadata)
+		client := c.egress.httpClientFor(metadataURL, isConfigured)
+		reply, err := fetch.Get(ctx, client, metadataURL, resourceMetadata, maxMetadata)
 		switch {
 		case err != nil:
 			return resource{}, err
 		case reply.Status == http.StatusOK:
-			return parseResource(reply.Body, location.resources)
+			return parseResource(reply.Body, c.resourcesAt(metadataURL))
 		case ch.metadata != "" || !fetch.IsAbsent(reply.Status):
 			return resource{}, &fetch.Error{Public: resourceMetadata + " cannot be read", Status: reply.Status}
 		}
@@ -54,26 +49,29 @@ func (c *Client) fetchResource(ctx context.Context, ch challenge) (resource, err
 	return resource{name: c.server.String(), issuer: origin(c.server)}, nil
 }
 
-// metadataLocations returns where to look for the MCP server's metadata, in order. challenged is the URL in the
-// challenge; "" if it has none.
-//
-// A document for the endpoint may describe only the endpoint. Only the document at the root of the origin may describe
-// the whole origin. Otherwise an endpoint that shares its host with other services could get a token from us that is
-// valid for all of them.
-func (c *Client) metadataLocations(challenged string) []metadataLocation {
-	endpoint, root := c.server.String(), origin(c.server)
-	atRoot := metadataLocation{url: root + wellKnown, resources: []string{endpoint, root}}
-	if challenged != "" {
-		if canonicalResource(challenged) == atRoot.url {
-			return []metadataLocation{{url: challenged, resources: atRoot.resources}}
-		}
-		return []metadataLocation{{url: challenged, resources: []string{endpoint}}}
-	}
+// metadataURLs returns where to look for the MCP server's metadata, in order. challenged is the URL in the challenge;
+// "" if it has none.
+func (c *Client) metadataURLs(challenged string) []string {
+	atRoot := origin(c.server) + wellKnown
 	path := strings.TrimSuffix(c.server.EscapedPath(), "/")
-	if path == "" {
-		return []metadataLocation{atRoot}
+	switch {
+	case challenged != "":
+		return []string{challenged}
+	case path == "":
+		return []string{atRoot}
 	}
-	return []metadataLocation{{url: root + wellKnown + path, resources: []string{endpoint}}, atRoot}
+	return []string{atRoot + path, atRoot}
+}
+
+// resourcesAt returns the resources that the metadata at metadataURL may describe. Only the document at the root of the
+// origin may describe the whole origin. Otherwise an endpoint that shares its host with other services could get a
+// token from us that is valid for all of them.
+func (c *Client) resourcesAt(metadataURL string) []string {
+	endpoint, root := c.server.String(), origin(c.server)
+	if canonicalResource(metadataURL) == root+wellKnown {
+		return []string{endpoint, root}
+	}
+	return []string{endpoint}
 }
 
 // canonicalResource returns the URI of a resource in a form for comparisons: with a canonical host, and without a
@@ -110,8 +108,9 @@ func parseResource(body []byte, resources []string) (resource, error) {
 	case len(decoded.Servers) == 0:
 		return resource{}, fetchErrorf("%s names no authorization server", resourceMetadata)
 	}
-	if err := token.CheckTokenEndpoint(decoded.Servers[0], ""); err != nil {
+	issuer := decoded.Servers[0]
+	if err := token.CheckTokenEndpoint(issuer, ""); err != nil {
 		return resource{}, fetchErrorf("%s names an authorization server that cannot be used: %s", resourceMetadata, err)
 	}
-	return resource{name: decoded.Resource, issuer: decoded.Servers[0], scopes: validScopes(decoded.Scopes)}, nil
+	return resource{name: decoded.Resource, issuer: issuer, scopes: validScopes(decoded.Scopes)}, nil
 }

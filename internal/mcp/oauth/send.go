@@ -40,7 +40,7 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 		return nil, asError(err)
 	}
 
-	try := attempt{tokens: tokens}
+	replacements := tokenReplacer{tokens: tokens}
 	for sends := 1; ; sends++ {
 		nonce := s.c.nonces.get(r.URL)
 		if err := tokens.addToken(r, token, nonce); err != nil {
@@ -49,22 +49,19 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 		}
 		resp, err := next.RoundTrip(r)
 		if err == nil && s.c.cfg.DPoP {
-			try.newNonce = s.c.nonces.save(r.URL, resp.Header, nonce)
+			replacements.hasNewNonce = s.c.nonces.save(r.URL, resp.Header, nonce)
 		}
 		if err != nil || sends == maxSends || !isRefusal(resp) {
 			return resp, err
 		}
-		replacement, err := try.nextToken(r, resp, token)
+		token, err = replacements.nextToken(r, resp, token)
 		if errors.Is(err, errFinal) {
 			return resp, nil
 		}
-		// Read a short body to its end, so that the connection can be used again.
-		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxChallenge))
-		_ = resp.Body.Close()
+		discardBody(resp)
 		if err != nil {
 			return nil, err
 		}
-		token = replacement
 		if r, err = cloneForRetry(r); err != nil {
 			return nil, &Error{Public: "the request cannot be sent again", Err: err}
 		}
@@ -79,10 +76,6 @@ func isRefusal(resp *http.Response) bool {
 // currentToken returns the token for the first attempt of a request. It returns the zero Secret if the request must be
 // sent without a token, to get a challenge that says where to request one. It may wait for the token endpoint or the
 // store, until ctx ends. The error is ErrConsent if the user must sign in, or one of the token endpoint or the store.
-//
-// For AuthorizationCode it returns the following. If the grant has a refresh token, the CachedSource returns a token,
-// which it renews before it expires. Without a refresh token, the result is the sign-in's token until it expires.
-// Without a token, the result is the zero Secret until a challenge has arrived, and ErrConsent after that.
 func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 	if u.c.cfg.Kind != AuthorizationCode {
 		if _, ok := u.source.Cached(); !ok && u.needsChallenge() {
@@ -93,11 +86,11 @@ func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 	if err := u.syncGrant(ctx); err != nil {
 		return auth.Secret{}, err
 	}
-	token, ok := u.source.Cached()
+	token, isValid := u.source.Cached()
 	switch {
 	case u.canRefresh():
-		return u.source.Token(ctx)
-	case ok:
+		return u.source.Token(ctx) // cached, and renewed before it expires
+	case isValid:
 		return token, nil
 	case u.needsChallenge():
 		return auth.Secret{}, nil
@@ -143,6 +136,13 @@ func cloneForRetry(r *http.Request) (*http.Request, error) {
 	return out, nil
 }
 
+// discardBody closes the body of a response that is not used. It first reads a short body to its end, so that the
+// connection can be used again.
+func discardBody(resp *http.Response) {
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxChallenge))
+	_ = resp.Body.Close()
+}
+
 // closeBody closes the body of a request that is not sent. http.RoundTripper requires that.
 func closeBody(r *http.Request) {
 	if r.Body != nil {
@@ -150,14 +150,14 @@ func closeBody(r *http.Request) {
 	}
 }
 
-// attempt is the state of one call of Send. Each way to replace a refused token is tried once, so that Send returns
-// even if the server refuses everything.
-type attempt struct {
+// tokenReplacer finds a token that replaces a refused one, for one call of Send. It tries each way once, so that Send
+// returns even if the server refuses everything.
+type tokenReplacer struct {
 	tokens       *userTokens
 	nonceRetried bool // the same token was sent again with a new nonce
 	tokenRenewed bool // the token was replaced after a 401
 	steppedUp    bool // the token was replaced by one with more scopes after a 403
-	newNonce     bool // the latest response had another DPoP nonce than its request
+	hasNewNonce  bool // the latest response had another DPoP nonce than its request
 }
 
 // errFinal means that no other token helps, so Send returns the server's refusal.
@@ -166,7 +166,7 @@ var errFinal = errors.New("the server's refusal is final")
 // nextToken returns the token with which to send r again, after the server has refused r with resp. sent is the
 // refused token; zero if r had none. nextToken records the server's challenge. It may request a token, for which it
 // waits until r's context ends. The error is errFinal or an *Error.
-func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secret) (auth.Secret, error) {
+func (t *tokenReplacer) nextToken(r *http.Request, resp *http.Response, sent auth.Secret) (auth.Secret, error) {
 	ctx, tokens, ch := r.Context(), t.tokens, parseChallenge(resp.Header)
 	// Some server frameworks can refuse a WebSocket handshake only with 403, so it may be about the token, as 401 is.
 	isWebSocket := r.Header.Get("Upgrade") != ""
@@ -175,7 +175,7 @@ func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secr
 	case resp.StatusCode == http.StatusForbidden && isAboutScope:
 		return t.stepUp(ctx, ch, sent)
 	case ch.code == errorUseNonce && !sent.IsZero(): // the server refused the proof, not the token
-		if !t.newNonce || t.nonceRetried {
+		if !t.hasNewNonce || t.nonceRetried {
 			return auth.Secret{}, errFinal
 		}
 		t.nonceRetried = true
@@ -183,28 +183,30 @@ func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secr
 	case t.tokenRenewed && !sent.IsZero():
 		// The renewed token was refused too. The user may have revoked access, or the server may have moved to another
 		// authorization server.
-		return t.giveUp(ctx, ch, sent)
+		return t.requireSignIn(ctx, ch, sent)
 	}
 	tokens.saveChallenge(ch)
-	request := tokens.source.Token
-	if !sent.IsZero() {
-		t.tokenRenewed = true
-		request = func(ctx context.Context) (auth.Secret, error) { return tokens.source.Renew(ctx, sent) }
-	}
+	t.tokenRenewed = !sent.IsZero()
 	if tokens.c.cfg.Kind == AuthorizationCode && !tokens.canRefresh() {
-		return t.giveUp(ctx, ch, sent)
+		return t.requireSignIn(ctx, ch, sent)
 	}
-	token, err := request(ctx)
+	var token auth.Secret
+	var err error
+	if sent.IsZero() {
+		token, err = tokens.source.Token(ctx)
+	} else {
+		token, err = tokens.source.Renew(ctx, sent)
+	}
 	if err != nil {
 		return auth.Secret{}, asError(err)
 	}
 	return token, nil
 }
 
-// giveUp handles a refusal after which no token can be requested without a sign-in. sent is the refused token. If
-// another request or process has obtained a valid token for the user, giveUp returns that. Otherwise it drops the
-// user's grant and returns an *Error that wraps ErrConsent. For grants without sign-in it returns errFinal.
-func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
+// requireSignIn handles a refusal after which no token can be requested without a sign-in. sent is the refused token.
+// If another request or process has obtained a valid token for the user, requireSignIn returns that. Otherwise it drops
+// the user's grant and returns an *Error that wraps ErrConsent. For grants without sign-in it returns errFinal.
+func (t *tokenReplacer) requireSignIn(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	tokens := t.tokens
 	if tokens.c.cfg.Kind != AuthorizationCode {
 		return auth.Secret{}, errFinal
@@ -230,7 +232,7 @@ func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 // stepUp returns another *Error in three cases. If it has replaced the token before, or if the scopes were requested
 // before, a request would give the same token, and Send would loop. If the configuration has scopes, the operator has
 // decided what the token may do, and a server must not be able to extend that.
-func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
+func (t *tokenReplacer) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	tokens := t.tokens
 	if ch.code != errorInsufficientScope || len(ch.scopes) == 0 || sent.IsZero() {
 		return auth.Secret{}, errFinal
@@ -248,7 +250,7 @@ func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 	requested := tokens.grant.scopes
 	tokens.mu.Unlock()
 	if tokens.c.cfg.Scope != "" || isSubset(ch.scopes, requested) || t.steppedUp {
-		return auth.Secret{}, &Error{Public: "the server requires more scopes than the token has", Err: errScope}
+		return auth.Secret{}, &Error{Public: "the server requires more scopes than the token has", Err: errInsufficientScope}
 	}
 	t.steppedUp = true
 	tokens.saveChallenge(ch)
@@ -265,4 +267,4 @@ func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 
 const errorInsufficientScope = "insufficient_scope" // RFC 6750 section 3.1
 
-var errScope = errors.New(errorInsufficientScope)
+var errInsufficientScope = errors.New(errorInsufficientScope)

@@ -15,18 +15,18 @@ const revocationEndpoint = "the revocation endpoint"
 // token (RFC 7009) if its metadata has an endpoint for that. Other processes that share the store may use their copy
 // of the access token for up to ten seconds more. SignOut reports whether the user had signed in. Errors are *Error;
 // the user may then still be signed in. A failed revocation is only logged.
-func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
+func (c *Client) SignOut(ctx context.Context, id auth.Identity) (hadSignedIn bool, _ error) {
 	tokens, err := c.acquireUser(c.principalOf(id))
 	if err != nil {
 		return false, asError(err)
 	}
 	defer c.releaseUser(tokens)
 	for range maxStoreTries {
-		g, revision, err := tokens.loadGrant(ctx)
+		stored, revision, err := tokens.loadGrant(ctx)
 		if err != nil {
 			return false, asError(err)
 		}
-		if g == nil {
+		if stored == nil {
 			tokens.adoptGrant(nil, revision)
 			return false, nil
 		}
@@ -35,10 +35,10 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
 			return false, asError(err)
 		}
 		if next > 0 {
-			g = tokens.latestGrant(g, revision)
+			removed := tokens.latestGrant(stored, revision) // before adoptGrant, which drops this process's copy
 			tokens.adoptGrant(nil, next)
 			c.log.InfoContext(ctx, "signed out", "subject", tokens.id.Subject)
-			c.revoke(ctx, g)
+			c.revoke(ctx, removed)
 			return true, nil
 		}
 	}
@@ -49,35 +49,39 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
 // more. It does nothing if the authorization server has no revocation endpoint. It only logs an error, because the
 // user is signed out in any case.
 func (c *Client) revoke(ctx context.Context, g *grant) {
-	if g.server.revokeURL == "" {
+	if g.server.RevokeURL == "" {
 		return
 	}
-	if err := c.requestRevocation(ctx, g); err != nil {
+	if err := c.requestRevocation(ctx, *g); err != nil {
 		c.log.WarnContext(ctx, "the tokens of a user who signed out were not revoked", "error", err.Error(), help.SignIns.Attr())
 	}
 }
 
 // requestRevocation sends a revocation request (RFC 7009 section 2.1) for g's refresh token or, if g has none, for its
-// access token.
-func (c *Client) requestRevocation(ctx context.Context, g *grant) error {
-	form := url.Values{"token": {g.refresh.Reveal()}, "token_type_hint": {"refresh_token"}}
+// access token. It repeats the request once if the endpoint may accept the client by another authentication method
+// (mayUsePost).
+func (c *Client) requestRevocation(ctx context.Context, g grant) error {
+	revoked, tokenType := g.refresh, "refresh_token"
 	if g.refresh.IsZero() {
-		form = url.Values{"token": {g.token.Secret.Reveal()}, "token_type_hint": {"access_token"}}
+		revoked, tokenType = g.token.Secret, "access_token"
 	}
-	for client := g.client; ; client.method = methodPost {
-		request, err := c.newClientRequest(ctx, g.server.revokeURL, g.server, client, form)
+	form := url.Values{"token": {revoked.Reveal()}, "token_type_hint": {tokenType}}
+	for {
+		request, err := c.newClientRequest(ctx, g.server.RevokeURL, g, form)
 		if err != nil {
 			return err
 		}
-		reply, err := fetch.Do(c.egress.clientFor(g.server.revokeURL, g.server.configured), request, revocationEndpoint, maxTokenReply)
+		httpClient := c.egress.httpClientFor(g.server.RevokeURL, g.server.Configured)
+		reply, err := fetch.Do(httpClient, request, revocationEndpoint, maxTokenReply)
 		if err != nil {
 			return err
 		}
 		if reply.Status/100 == 2 {
 			return nil
 		}
-		if !client.mayUsePost(g.server, reply) {
+		if !g.mayUsePost(reply) {
 			return &fetch.Error{Public: revocationEndpoint + " refused the request", Status: reply.Status}
 		}
+		g.client.method = methodPost
 	}
 }

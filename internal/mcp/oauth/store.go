@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,8 +14,8 @@ import (
 	"answerd/internal/auth/token"
 )
 
-// The types below are the JSON of sign-ins in Config.Store, which encrypts them. Processes of another version may read
-// them, so members may be added, but not removed or renamed.
+// The types below and authServer are the JSON of sign-ins in Config.Store, which encrypts them. Processes of another
+// version may read them, so members may be added, but not removed or renamed.
 
 // Kinds of secrets in the store: the first part of their names.
 const (
@@ -23,42 +24,6 @@ const (
 	kindAuthorization = "authorization" // a storedAuthorization, by state
 	kindPending       = "pending"       // the state of the user's latest authorization
 )
-
-// storedServer is the JSON of an authServer.
-type storedServer struct {
-	Issuer          string   `json:"issuer,omitempty"`
-	Configured      bool     `json:"trusted,omitempty"`
-	Resource        string   `json:"resource,omitempty"`
-	ResourceScopes  []string `json:"wanted,omitempty"`
-	TokenURL        string   `json:"token_url"`
-	AuthorizeURL    string   `json:"authorize_url,omitempty"`
-	RegisterURL     string   `json:"register_url,omitempty"`
-	RevokeURL       string   `json:"revoke_url,omitempty"`
-	AuthMethods     []string `json:"auth_methods,omitempty"`
-	Scopes          []string `json:"scopes,omitempty"`
-	ReturnsIssuer   bool     `json:"returns_issuer,omitempty"`
-	AcceptsMetadata bool     `json:"accepts_metadata,omitempty"`
-}
-
-// storeServer converts an authServer to its stored form; restore is the reverse.
-func storeServer(a *authServer) storedServer {
-	return storedServer{
-		Issuer: a.issuer, Configured: a.configured, Resource: a.resource, ResourceScopes: a.resourceScopes, TokenURL: a.tokenURL, AuthorizeURL: a.authorizeURL,
-		RegisterURL: a.registerURL, RevokeURL: a.revokeURL, AuthMethods: a.authMethods, Scopes: a.scopes,
-		ReturnsIssuer: a.returnsIssuer, AcceptsMetadata: a.acceptsMetadata,
-	}
-}
-
-// restore returns the authorization server as it was when the sign-in began. It does not request the metadata again:
-// even if the MCP server names another authorization server now, a refresh token must go to the endpoint that has
-// issued it.
-func (s *storedServer) restore() *authServer {
-	return &authServer{
-		issuer: s.Issuer, configured: s.Configured, resource: s.Resource, resourceScopes: s.ResourceScopes, tokenURL: s.TokenURL, authorizeURL: s.AuthorizeURL,
-		registerURL: s.RegisterURL, revokeURL: s.RevokeURL, authMethods: s.AuthMethods, scopes: s.Scopes,
-		returnsIssuer: s.ReturnsIssuer, acceptsMetadata: s.AcceptsMetadata,
-	}
-}
 
 // storedClient is the JSON of a clientIdentity. It is empty for a configured client, which is taken from the
 // configuration when it is used, because its secret may have changed.
@@ -89,7 +54,7 @@ func (c *Client) restoreClient(s storedClient, server *authServer) clientIdentit
 
 // storedGrant is the JSON of a grant.
 type storedGrant struct {
-	Server  storedServer `json:"server"`
+	Server  authServer   `json:"server"`
 	Client  storedClient `json:"client"`
 	Scopes  []string     `json:"scopes,omitempty"`
 	Refresh string       `json:"refresh,omitempty"`
@@ -106,8 +71,13 @@ func (c *Client) encodeGrant(g *grant) ([]byte, error) {
 		return nil, fmt.Errorf("encode the key of a sign-in: %w", err)
 	}
 	return json.Marshal(storedGrant{
-		Server: storeServer(g.server), Client: c.storeClient(g.client), Scopes: g.scopes, Refresh: g.refresh.Reveal(),
-		Token: g.token.Secret.Reveal(), Expires: c.storedTime(g.token.Requested.Add(g.token.Lifetime)), Key: key,
+		Server:  *g.server,
+		Client:  c.storeClient(g.client),
+		Scopes:  g.scopes,
+		Refresh: g.refresh.Reveal(),
+		Token:   g.token.Secret.Reveal(),
+		Expires: c.storedTime(g.token.Requested.Add(g.token.Lifetime)),
+		Key:     key,
 	})
 }
 
@@ -121,7 +91,7 @@ func (c *Client) decodeGrant(data []byte) (*grant, error) {
 	now := time.Now()
 	lifetime := c.localTime(stored.Expires).Sub(now)
 	g := &grant{
-		server:  stored.Server.restore(),
+		server:  &stored.Server,
 		scopes:  stored.Scopes,
 		refresh: auth.NewSecret(stored.Refresh),
 		token:   token.Token{Secret: auth.NewSecret(stored.Token), Lifetime: max(0, lifetime), Requested: now},
@@ -152,7 +122,7 @@ type storedAuthorization struct {
 	Issuer  string `json:"issuer,omitempty"`
 	Subject string `json:"subject,omitempty"`
 
-	Server   storedServer `json:"server"`
+	Server   authServer   `json:"server"`
 	Client   storedClient `json:"client"`
 	Scopes   []string     `json:"scopes,omitempty"`   // the requested scopes
 	Verifier string       `json:"verifier,omitempty"` // for PKCE; "" after Callback
@@ -165,9 +135,11 @@ type storedAuthorization struct {
 // tokens are not used. A new client secret does not change the names.
 func (c *Client) storedName(kind string, more ...string) []string {
 	cfg := &c.cfg
-	return append([]string{
-		kind, cfg.Name, cfg.URL, cfg.Resource, cfg.Issuer, cfg.TokenURL, cfg.ClientID, cfg.ClientMetadataURL, cfg.RedirectURL, cfg.Scope, strconv.FormatBool(cfg.DPoP),
-	}, more...)
+	settings := []string{
+		cfg.Name, cfg.URL, cfg.Resource, cfg.Issuer, cfg.TokenURL, cfg.ClientID, cfg.ClientMetadataURL, cfg.RedirectURL,
+		cfg.Scope, strconv.FormatBool(cfg.DPoP),
+	}
+	return slices.Concat([]string{kind}, settings, more)
 }
 
 // storedTime converts t from this process's clock to the store's clock, which is the same for all processes. It
@@ -196,12 +168,12 @@ const storeErrorInterval = 10 * time.Second
 func (c *Client) storeError(ctx context.Context, err error) error {
 	now := time.Now()
 	c.mu.Lock()
-	due := c.storeErrorAt.IsZero() || now.Sub(c.storeErrorAt) >= storeErrorInterval
-	if due {
+	isDue := c.storeErrorAt.IsZero() || now.Sub(c.storeErrorAt) >= storeErrorInterval
+	if isDue {
 		c.storeErrorAt = now
 	}
 	c.mu.Unlock()
-	if due {
+	if isDue {
 		c.log.WarnContext(ctx, "the store of sign-ins cannot be used", "error", err.Error())
 	}
 	return &fetch.Error{Public: "the store of sign-ins cannot be used now", Err: err}

@@ -128,11 +128,13 @@ func (u *userTokens) adoptLocked(g *grant, revision uint64) (replaced auth.Secre
 }
 
 // cacheToken puts g's token into the CachedSource in place of the token replaced. If g is nil or its token has
-// expired, it only removes replaced.
+// expired, it only removes replaced. It changes nothing if g's token is replaced itself.
 func (u *userTokens) cacheToken(g *grant, replaced auth.Secret) {
 	switch {
-	case g != nil && g.token.Secret == replaced:
-	case g != nil && g.token.Lifetime > 0:
+	case g == nil:
+		u.source.Forget(replaced)
+	case g.token.Secret == replaced: // already in the CachedSource, if it is still valid
+	case g.token.Lifetime > 0:
 		u.source.Put(g.token)
 	default:
 		u.source.Forget(replaced)
@@ -162,18 +164,18 @@ func (u *userTokens) syncGrant(ctx context.Context) error {
 // during that time, reloadGrant ignores what it has read.
 func (u *userTokens) reloadGrant(ctx context.Context) error {
 	u.mu.Lock()
-	known := u.revision
+	copied := u.revision
 	u.mu.Unlock()
 	g, revision, err := u.loadGrant(ctx)
 	if err != nil {
 		return err
 	}
 	u.mu.Lock()
-	if u.revision != known { // this process has changed the grant, perhaps after the store was read
+	switch {
+	case u.revision != copied: // this process has changed the grant, perhaps after the store was read
 		u.mu.Unlock()
 		return nil
-	}
-	if revision == known {
+	case revision == copied: // the store has not changed it
 		u.syncedAt = time.Now()
 		u.mu.Unlock()
 		return nil
@@ -185,20 +187,19 @@ func (u *userTokens) reloadGrant(ctx context.Context) error {
 }
 
 // lockRefresh waits until no other process uses the user's refresh token, and sets the lock for this process. The end
-// of ctx ends the wait. When the result is stored, unlock must be called. The lock ends after refreshLease in any
-// case.
+// of ctx ends the wait. When the result is stored, unlock must be called. The lock ends after refreshLease in any case.
 func (u *userTokens) lockRefresh(ctx context.Context) (unlock func(), err error) {
 	name := u.c.storedName(kindRefresh, u.id.Issuer, u.id.Subject)
 	for {
-		locked, err := u.tryLock(ctx, name)
+		lockRevision, err := u.tryLock(ctx, name)
 		if err != nil {
 			return nil, u.c.storeError(ctx, err)
 		}
-		if locked > 0 {
+		if lockRevision > 0 {
 			return func() {
 				ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 				defer stop()
-				_, _ = u.c.store.Save(ctx, nil, locked, refreshLease, name...) // after an error, the ttl ends the lock
+				_, _ = u.c.store.Save(ctx, nil, lockRevision, refreshLease, name...) // after an error, the ttl ends the lock
 			}, nil
 		}
 		select {
@@ -220,58 +221,66 @@ func (u *userTokens) tryLock(ctx context.Context, name []string) (revision uint6
 }
 
 // redeemRefreshToken returns a new token for the user's sign-in. If another process has just renewed the token,
-// redeemRefreshToken adopts that process's grant. Otherwise it uses the refresh token, at the authorization server and
-// as the client that it was issued to, and stores the new grant. If the grant has no refresh token, or the
-// authorization server has refused it, the user must sign in again, and the error is or wraps ErrConsent. In this
-// process, the user's CachedSource does not call it concurrently; lockRefresh extends that to all processes.
+// redeemRefreshToken adopts that process's grant. Otherwise it uses the refresh token and stores the new grant. If the
+// grant has no refresh token, or the authorization server has refused it, the user must sign in again, and the error is
+// or wraps ErrConsent. In this process, the user's CachedSource does not call it concurrently; lockRefresh extends that
+// to all processes.
 func (u *userTokens) redeemRefreshToken(ctx context.Context) (token.Token, error) {
 	unlock, err := u.lockRefresh(ctx)
 	if err != nil {
 		return token.Token{}, err
 	}
 	defer unlock()
-	current, revision, err := u.loadGrant(ctx)
+	stored, revision, err := u.loadGrant(ctx)
 	if err != nil {
 		return token.Token{}, err
 	}
-	current = u.latestGrant(current, revision)
+	latest := u.latestGrant(stored, revision)
 	u.mu.Lock()
-	local := u.grant
+	expiring := u.grant.token.Secret
 	u.mu.Unlock()
 
 	switch {
-	case current == nil: // the user has signed out
+	case latest == nil: // the user has signed out
 		u.adoptGrant(nil, revision)
 		return token.Token{}, ErrConsent
-	case current.token.Secret != local.token.Secret && current.token.Lifetime > 0: // another process has renewed it
-		u.adoptGrant(current, revision)
-		return current.token, nil
-	case current.refresh.IsZero():
+	case latest.token.Secret != expiring && latest.token.Lifetime > 0: // another process has renewed it
+		u.adoptGrant(latest, revision)
+		return latest.token, nil
+	case latest.refresh.IsZero():
 		return token.Token{}, ErrConsent
 	}
-	// The request continues when ctx ends, for example because of Close. An authorization server that rotates refresh
-	// tokens would take the next use of this one for a theft, so its reply must be stored.
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
-	defer stop()
-	next := *current
-	reply, err := u.c.requestGrant(ctx, next.server, next.client, next.key, url.Values{
-		"grant_type": {"refresh_token"}, "refresh_token": {next.refresh.Reveal()},
-	})
-	if err != nil {
-		return token.Token{}, u.handleRefreshError(ctx, &next, revision, err)
-	}
-	if !reply.refresh.IsZero() { // rotated (RFC 9700 section 4.14.2); otherwise the old one stays valid
-		next.refresh = reply.refresh
-	}
-	next.token = reply.Token
-	return u.storeRefreshed(ctx, &next, revision)
+	return u.renewGrant(ctx, *latest, revision)
 }
 
-// storeRefreshed stores the renewed grant g in place of the grant at revision, adopts it, and returns its token. It
+// renewGrant uses g's refresh token, at the authorization server and as the client that it was issued to, and returns
+// the new token. It stores the new grant in place of g, which is the latest grant and replaces the one that the store
+// has at revision. Errors are those of redeemRefreshToken.
+//
+// The request continues when ctx ends, for example because of Close. An authorization server that rotates refresh
+// tokens would take the next use of this one for a theft, so its reply must be stored.
+func (u *userTokens) renewGrant(ctx context.Context, g grant, revision uint64) (token.Token, error) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
+	defer stop()
+	reply, err := u.c.postTokenRequest(ctx, g, url.Values{
+		"grant_type":    {"refresh_token"},
+		"refresh_token": {g.refresh.Reveal()},
+	})
+	if err != nil {
+		return token.Token{}, u.handleRefreshError(ctx, &g, revision, err)
+	}
+	if !reply.refresh.IsZero() { // rotated (RFC 9700 section 4.14.2); otherwise the old one stays valid
+		g.refresh = reply.refresh
+	}
+	g.token = reply.Token
+	return u.storeRenewed(ctx, &g, revision)
+}
+
+// storeRenewed stores the renewed grant g in place of the grant at revision, adopts it, and returns its token. It
 // does so even if ctx has ended, because the authorization server may no longer accept the old refresh token. If the
 // store fails for storeTimeout, only this process uses g (grantUnsaved). If the store has another revision, the user
-// has signed in or out in between; storeRefreshed then adopts the stored grant, and returns its token or ErrConsent.
-func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint64) (token.Token, error) {
+// has signed in or out in between; storeRenewed then adopts the stored grant, and returns its token or ErrConsent.
+func (u *userTokens) storeRenewed(ctx context.Context, g *grant, revision uint64) (token.Token, error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer stop()
 	for {
@@ -318,25 +327,28 @@ func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, er
 // revision. If the authorization server has refused the refresh token for good, handleRefreshError removes the grant
 // here and in the store, and returns an error that wraps ErrConsent. Otherwise it returns err.
 func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision uint64, err error) error {
-	if isClientUnknown(err) {
-		u.c.discovery.forgetClient(ctx, g.server, g.client)
+	if refusalCode(err) == codeInvalidClient {
+		u.c.discovery.forgetClient(ctx, g)
 	}
 	if !u.c.isGrantRefused(err) {
 		return err
 	}
-	if next, storeErr := u.saveGrant(ctx, nil, revision); storeErr == nil && next > 0 {
-		u.adoptGrant(nil, next)
-	} else {
-		// A new sign-in has replaced the grant, or the store has failed. In the second case, the next process that
-		// refreshes removes the grant.
-		u.adoptGrant(nil, revision)
-	}
+	u.removeGrant(ctx, revision)
 	return fmt.Errorf("%w: %w", ErrConsent, err)
 }
 
-// dropGrant removes the grant whose token refused was refused by the MCP server, here and in the store. If the user's
-// grant has another token by now, dropGrant only removes refused from the cache. If the store has another revision,
-// its grant stays there, and the next syncGrant adopts it. An error of the store is ignored.
+// removeGrant removes the user's grant, here and in the store, which has it at revision. If the store has another
+// revision, because the user has signed in again, that grant stays there, and the next syncGrant adopts it. If the
+// store fails, the next process that uses the grant is refused too, and removes it.
+func (u *userTokens) removeGrant(ctx context.Context, revision uint64) {
+	if next, err := u.saveGrant(ctx, nil, revision); err == nil && next > 0 {
+		revision = next
+	}
+	u.adoptGrant(nil, revision)
+}
+
+// dropGrant removes the grant whose token refused was refused by the MCP server (removeGrant). If the user's grant has
+// another token by now, dropGrant only removes refused from the cache.
 func (u *userTokens) dropGrant(ctx context.Context, refused auth.Secret) {
 	u.mu.Lock()
 	current, revision := u.grant.token.Secret, u.revision
@@ -345,8 +357,5 @@ func (u *userTokens) dropGrant(ctx context.Context, refused auth.Secret) {
 		u.source.Forget(refused)
 		return
 	}
-	if next, err := u.saveGrant(ctx, nil, revision); err == nil && next > 0 {
-		revision = next
-	}
-	u.adoptGrant(nil, revision)
+	u.removeGrant(ctx, revision)
 }

@@ -27,75 +27,69 @@ type tokenReply struct {
 	scopes  []string    // nil if not stated, which means the requested ones
 }
 
-// requestGrant requests a token from server's token endpoint with the parameters in form, as client. It adds the
-// resource to form (RFC 8707 section 2.2). The token is bound to key, or is a bearer token if key is nil. Errors quote
-// nothing of the reply.
-func (c *Client) requestGrant(ctx context.Context, server *authServer, client clientIdentity, key *proofKey, form url.Values) (tokenReply, error) {
+// postTokenRequest requests a token from the token endpoint of g.server with the parameters in form, as g.client. It
+// adds the resource to form (RFC 8707 section 2.2). The token is bound to g.key, or is a bearer token if that is nil.
+// Errors quote nothing of the reply.
+//
+// postTokenRequest repeats the request once if the endpoint requires a nonce in the proof (RFC 9449 section 8), and
+// once if the endpoint may accept the client by another authentication method (mayUsePost).
+func (c *Client) postTokenRequest(ctx context.Context, g grant, form url.Values) (tokenReply, error) {
 	started := time.Now()
-	if server.resource != "" {
-		form.Set("resource", server.resource)
+	if g.server.Resource != "" {
+		form.Set("resource", g.server.Resource)
 	}
-	reply, err := c.postTokenRequest(ctx, server, client, key, form)
-	if err != nil {
-		return tokenReply{}, err
-	}
-	return parseTokenReply(reply, started, key)
-}
-
-// postTokenRequest sends a token request. It repeats the request once if the endpoint requires a nonce in the proof
-// (RFC 9449 section 8), and once if the endpoint may accept the client by another authentication method (mayUsePost).
-func (c *Client) postTokenRequest(ctx context.Context, server *authServer, client clientIdentity, key *proofKey, form url.Values) (fetch.Reply, error) {
-	sentNonce := false
+	nonceRetried := false
 	for {
-		req, nonce, err := c.newTokenRequest(ctx, server, client, key, form)
+		req, nonce, err := c.newTokenRequest(ctx, g, form)
 		if err != nil {
-			return fetch.Reply{}, err
+			return tokenReply{}, err
 		}
-		got, err := fetch.Do(c.egress.clientFor(server.tokenURL, server.configured), req, tokenEndpoint, maxTokenReply)
+		httpClient := c.egress.httpClientFor(g.server.TokenURL, g.server.Configured)
+		reply, err := fetch.Do(httpClient, req, tokenEndpoint, maxTokenReply)
 		if err != nil {
-			return fetch.Reply{}, err
+			return tokenReply{}, err
 		}
-		newNonce := key != nil && c.nonces.save(req.URL, got.Header, nonce)
+		hasNewNonce := g.key != nil && c.nonces.save(req.URL, reply.Header, nonce)
 		switch {
-		case got.Status == http.StatusOK:
-			return got, nil
-		case !sentNonce && newNonce && requiresNonce(got):
-			sentNonce = true
-			continue
-		case client.mayUsePost(server, got):
-			client.method = methodPost
-			continue
+		case reply.Status == http.StatusOK:
+			return parseTokenReply(reply, started, g.key)
+		case hasNewNonce && !nonceRetried && requiresNonce(reply):
+			nonceRetried = true
+		case g.mayUsePost(reply):
+			g.client.method = methodPost
+		default:
+			code := token.ErrorCode(reply.Body)
+			return tokenReply{}, &fetch.Error{Public: tokenEndpoint + " refused the request", Status: reply.Status, Code: code}
 		}
-		return fetch.Reply{}, &fetch.Error{Public: tokenEndpoint + " refused the request", Status: got.Status, Code: token.ErrorCode(got.Body)}
 	}
 }
 
-// newTokenRequest returns a token request with the parameters in form, authenticated as client. If key is not nil, the
-// request has a new proof, and newTokenRequest also returns the proof's nonce; "" if it has none.
-func (c *Client) newTokenRequest(ctx context.Context, server *authServer, client clientIdentity, key *proofKey, form url.Values) (_ *http.Request, nonce string, _ error) {
-	req, err := c.newClientRequest(ctx, server.tokenURL, server, client, form)
-	if err != nil || key == nil {
+// newTokenRequest returns a token request with the parameters in form, authenticated as g.client. If g.key is not nil,
+// the request has a new proof, and newTokenRequest also returns the proof's nonce; "" if it has none.
+func (c *Client) newTokenRequest(ctx context.Context, g grant, form url.Values) (_ *http.Request, nonce string, _ error) {
+	req, err := c.newClientRequest(ctx, g.server.TokenURL, g, form)
+	if err != nil || g.key == nil {
 		return req, "", err
 	}
 	nonce = c.nonces.get(req.URL)
-	if err := key.addProof(req, auth.Secret{}, nonce); err != nil {
+	if err := g.key.addProof(req, auth.Secret{}, nonce); err != nil {
 		return nil, "", fetchErrorf("the proof of the token request cannot be signed")
 	}
 	return req, nonce, nil
 }
 
-// newClientRequest returns a request to one of server's endpoints with the parameters in form, authenticated as
-// client. It does not change form.
-func (c *Client) newClientRequest(ctx context.Context, endpoint string, server *authServer, client clientIdentity, form url.Values) (*http.Request, error) {
+// newClientRequest returns a request to endpoint, which is one of g.server's, with the parameters in form,
+// authenticated as g.client. It does not change form.
+func (c *Client) newClientRequest(ctx context.Context, endpoint string, g grant, form url.Values) (*http.Request, error) {
 	form = maps.Clone(form)
-	if err := c.addClientAuth(form, server, client); err != nil {
+	if err := c.addClientAuth(form, g.server, g.client); err != nil {
 		return nil, err
 	}
-	var secret auth.Secret
-	if client.method == methodBasic {
-		secret = client.secret
+	var basicSecret auth.Secret
+	if g.client.method == methodBasic {
+		basicSecret = g.client.secret
 	}
-	return token.NewRequest(ctx, endpoint, form, client.id, secret)
+	return token.NewRequest(ctx, endpoint, form, g.client.id, basicSecret)
 }
 
 // parseTokenReply decodes a successful reply to a token request that was sent at the time requested. The token must be

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"answerd/internal/auth"
-	"answerd/internal/auth/fetch"
 	"answerd/internal/auth/token"
 	"answerd/internal/help"
 	"answerd/internal/lru"
@@ -30,7 +29,7 @@ func (c *Client) acquireUser(id auth.Identity) (*userTokens, error) {
 		key.token = sha256.Sum256([]byte(id.Token.Reveal()))
 	}
 	tokens, err := c.users.Acquire(key, func() *userTokens {
-		u := &userTokens{c: c, id: id, key: key, authorizeLock: make(chan struct{}, 1)}
+		u := &userTokens{c: c, id: id, key: key, authorizeLock: make(contextLock, 1)}
 		u.source = token.NewCachedSource(u.fetchToken)
 		return u
 	})
@@ -64,15 +63,6 @@ func (u *userTokens) saveChallenge(ch challenge) {
 	u.challengedAt = time.Now()
 }
 
-// clearChallenge drops the challenge because it led to no authorization server. The next request is then sent without
-// a token and gets a new challenge, which may be a different one.
-func (u *userTokens) clearChallenge() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.challenge = challenge{}
-	u.challengedAt = time.Time{}
-}
-
 // needsChallenge reports whether the MCP server must first send a challenge before a token can be requested, and has
 // not sent one. The challenge says where to request a token, unless the configuration does. A sign-in always needs
 // one, for the scopes.
@@ -92,52 +82,68 @@ func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
 	ctx, stop := context.WithTimeout(ctx, fetchTimeout)
 	defer stop()
 	started := time.Now()
+	kind := u.c.cfg.Kind
 	request := u.requestToken
-	if u.c.cfg.Kind == AuthorizationCode {
+	if kind == AuthorizationCode {
 		request = u.redeemRefreshToken
 	}
 	fresh, err := request(ctx)
 	switch {
 	case err == ErrConsent: // not logged, because it is expected: the user has not signed in
 	case err != nil:
-		u.c.log.WarnContext(ctx, "token fetch failed", "grant", string(u.c.cfg.Kind), "error", err.Error(), help.ServerTokens.Attr())
+		u.c.log.WarnContext(ctx, "token fetch failed", "grant", string(kind), "error", err.Error(), help.ServerTokens.Attr())
 	default:
-		u.c.log.DebugContext(ctx, "token fetched", "grant", string(u.c.cfg.Kind),
+		u.c.log.DebugContext(ctx, "token fetched", "grant", string(kind),
 			"life_s", int(fresh.Lifetime.Seconds()), "took_ms", time.Since(started).Milliseconds())
 	}
 	return fresh, err
 }
 
 // requestToken requests a token by a grant that needs no sign-in, from the authorization server that discovery finds.
-// It keeps the token and its scopes in u.grant, so that the next request asks for the same scopes again. It does not use
-// the store, because such a token can be requested again at any time.
+// It keeps the token and its scopes in u.grant, so that the next request asks for the same scopes again. It does not
+// use the store, because such a token can be requested again at any time.
 func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
+	g, err := u.discover(ctx)
+	if err != nil {
+		return token.Token{}, err
+	}
+	form, err := u.c.grantForm(ctx, g, u.id)
+	if err != nil {
+		return token.Token{}, err
+	}
+	g.key = u.c.key
+	reply, err := u.c.postTokenRequest(ctx, *g, form)
+	if err != nil {
+		return token.Token{}, err
+	}
+	g.token = reply.Token
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.grant = *g
+	return g.token, nil
+}
+
+// discover returns what to request the user's next token with, as a grant without tokens (discovery.discover). After an
+// error it drops the challenge, because that led to no authorization server. The next request is then sent without a
+// token and gets a new challenge, which may be a different one.
+func (u *userTokens) discover(ctx context.Context) (*grant, error) {
 	u.mu.Lock()
 	ch, challengedAt, previous := u.challenge, u.challengedAt, u.grant
 	u.mu.Unlock()
-	server, client, scopes, err := u.c.discovery.discover(ctx, ch, challengedAt, previous)
+	g, err := u.c.discovery.discover(ctx, ch, challengedAt, previous)
 	if err != nil {
-		u.clearChallenge()
-		return token.Token{}, err
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.challenge = challenge{}
+		u.challengedAt = time.Time{}
 	}
-	form, err := u.c.grantForm(ctx, server, u.id, scopes)
-	if err != nil {
-		return token.Token{}, err
-	}
-	reply, err := u.c.requestGrant(ctx, server, client, u.c.key, form)
-	if err != nil {
-		return token.Token{}, err
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.grant = grant{server: server, client: client, scopes: scopes, token: reply.Token, key: u.c.key}
-	return reply.Token, nil
+	return g, err
 }
 
 // scopesAt returns g's scopes if server has the same issuer as g's authorization server, and nil otherwise, because
 // another authorization server may give scopes another meaning.
 func (g *grant) scopesAt(server *authServer) []string {
-	if g.server == nil || g.server.issuer != server.issuer {
+	if g.server == nil || g.server.Issuer != server.Issuer {
 		return nil
 	}
 	return g.scopes
@@ -148,14 +154,10 @@ func (g *grant) scopesAt(server *authServer) []string {
 // token is useless without it. A refusal of a configured client does not count, because its secret may be wrong in
 // only one process.
 func (c *Client) isGrantRefused(err error) bool {
-	refusal, ok := errors.AsType[*fetch.Error](err)
-	if !ok {
-		return false
-	}
-	switch refusal.Code {
+	switch refusalCode(err) {
 	case "invalid_grant", "invalid_scope":
 		return true
-	case "invalid_client", "unauthorized_client":
+	case codeInvalidClient, "unauthorized_client":
 		return c.cfg.ClientID == ""
 	}
 	return false

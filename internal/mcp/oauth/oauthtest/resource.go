@@ -27,8 +27,7 @@ type Resource struct {
 	Reads    int // how often the metadata was read
 }
 
-// Protect serves next at /mcp for requests with a valid token. The header X-Subject tells next who the token's user
-// is.
+// Protect serves next at /mcp for requests with a valid token. The header X-Subject tells next who the token's user is.
 func (s *Server) Protect(t testing.TB, next http.Handler) *Resource {
 	r := &Resource{As: s, Metadata: map[string]any{}}
 	mux := http.NewServeMux()
@@ -55,14 +54,11 @@ func (r *Resource) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	r.Lock()
 	defer r.Unlock()
 	r.Reads++
-	m := map[string]any{"resource": r.URL + "/mcp", "authorization_servers": []string{r.As.URL}, "scopes_supported": []string{"basic"}}
-	for name, value := range r.Metadata {
-		m[name] = value
-		if value == nil {
-			delete(m, name)
-		}
-	}
-	writeJSON(w, http.StatusOK, m)
+	writeMetadata(w, map[string]any{
+		"resource":              r.URL + "/mcp",
+		"authorization_servers": []string{r.As.URL},
+		"scopes_supported":      []string{"basic"},
+	}, r.Metadata)
 }
 
 // checkToken returns the subject of the token in req. If req must be refused, it returns the challenge and the status
@@ -74,9 +70,9 @@ func (r *Resource) checkToken(w http.ResponseWriter, req *http.Request) (subject
 	r.Sent = append(r.Sent, header)
 	scheme, text, _ := strings.Cut(header, " ")
 	r.As.Lock()
-	t, known := r.As.tokens[text]
+	t, isKnown := r.As.tokens[text]
 	r.As.Unlock()
-	where := fmt.Sprintf("resource_metadata=%q", r.URL+"/.well-known/oauth-protected-resource/mcp")
+	metadataParam := fmt.Sprintf("resource_metadata=%q", r.URL+"/.well-known/oauth-protected-resource/mcp")
 
 	refuse := func(status int, challenge string) (string, string, int) {
 		r.Refusals++
@@ -86,8 +82,8 @@ func (r *Resource) checkToken(w http.ResponseWriter, req *http.Request) (subject
 		return "", challenge, status
 	}
 
-	if !known || r.Refuse || t.resource != r.URL+"/mcp" {
-		return refuse(http.StatusUnauthorized, "Bearer "+where)
+	if !isKnown || r.Refuse || t.resource != r.URL+"/mcp" {
+		return refuse(http.StatusUnauthorized, "Bearer "+metadataParam)
 	}
 	if t.thumbprint != "" || scheme == "DPoP" {
 		thumbprint, code := checkProof(req.Header.Get("DPoP"), req.Method, r.URL+"/mcp", text, r.Nonce)
@@ -98,13 +94,14 @@ func (r *Resource) checkToken(w http.ResponseWriter, req *http.Request) (subject
 			code = "invalid_token"
 		}
 		if code != "" {
-			return refuse(http.StatusUnauthorized, fmt.Sprintf("DPoP error=%q, %s", code, where))
+			return refuse(http.StatusUnauthorized, fmt.Sprintf("DPoP error=%q, %s", code, metadataParam))
 		}
 	}
 	if r.Needs != nil {
 		for _, scope := range r.Needs(req) {
 			if !slices.Contains(t.scopes, scope) {
-				return refuse(http.StatusForbidden, fmt.Sprintf("Bearer error=\"insufficient_scope\", scope=%q, %s", scope, where))
+				challenge = fmt.Sprintf("Bearer error=\"insufficient_scope\", scope=%q, %s", scope, metadataParam)
+				return refuse(http.StatusForbidden, challenge)
 			}
 		}
 	}

@@ -103,13 +103,14 @@ func (s *Server) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 		"authorization_response_iss_parameter_supported": true,
 		"token_endpoint_auth_methods_supported":          []string{"client_secret_basic", "client_secret_post", "private_key_jwt", "none"},
 	}
-	for name, value := range s.Metadata {
-		m[name] = value
-		if value == nil {
-			delete(m, name)
-		}
-	}
-	writeJSON(w, http.StatusOK, m)
+	writeMetadata(w, m, s.Metadata)
+}
+
+// writeMetadata sends the document metadata with the members of changes. A nil value in changes removes the member.
+func writeMetadata(w http.ResponseWriter, metadata, changes map[string]any) {
+	maps.Copy(metadata, changes)
+	maps.DeleteFunc(metadata, func(_ string, value any) bool { return value == nil })
+	writeJSON(w, http.StatusOK, metadata)
 }
 
 // serveRegistration registers a client (RFC 7591).
@@ -136,24 +137,36 @@ func (s *Server) serveAuthorization(w http.ResponseWriter, r *http.Request) {
 	defer s.Unlock()
 	q := r.URL.Query()
 	s.Visits = append(s.Visits, q)
-	client, known := s.Clients[q.Get("client_id")]
-	back, err := url.Parse(q.Get("redirect_uri"))
-	unregistered := func(scope string) bool { return client.Redirect != "" && !slices.Contains(client.Scopes, scope) }
-	switch {
-	case !known, err != nil, slices.ContainsFunc(strings.Fields(q.Get("scope")), unregistered), client.Redirect != "" && client.Redirect != q.Get("redirect_uri"),
-		q.Get("response_type") != "code", q.Get("code_challenge_method") != "S256", len(q.Get("code_challenge")) != 43, q.Get("resource") == "":
+	redirect, err := url.Parse(q.Get("redirect_uri"))
+	if err != nil || !s.acceptsAuthorization(q) {
 		http.Error(w, "bad request", http.StatusBadRequest)
 		return
 	}
 	code := "code-" + rand.Text()
 	q.Set("subject", s.Subject)
 	s.codes[code] = q
-	out := url.Values{"code": {code}, "state": {q.Get("state")}, "iss": {s.URL}}
+	response := url.Values{"code": {code}, "state": {q.Get("state")}, "iss": {s.URL}}
 	if s.Response != nil {
-		s.Response(out)
+		s.Response(response)
 	}
-	back.RawQuery = out.Encode()
-	http.Redirect(w, r, back.String(), http.StatusFound)
+	redirect.RawQuery = response.Encode()
+	http.Redirect(w, r, redirect.String(), http.StatusFound)
+}
+
+// acceptsAuthorization reports whether q is a valid authorization request of a known client, with PKCE and a resource.
+// A client that has registered itself may use only its own redirect URL and scopes.
+func (s *Server) acceptsAuthorization(q url.Values) bool {
+	client, isKnown := s.Clients[q.Get("client_id")]
+	isUnregistered := func(scope string) bool { return !slices.Contains(client.Scopes, scope) }
+	switch {
+	case !isKnown, q.Get("response_type") != "code", q.Get("resource") == "":
+		return false
+	case q.Get("code_challenge_method") != "S256", len(q.Get("code_challenge")) != 43: // a SHA-256 in base64url
+		return false
+	case client.Redirect == "":
+		return true
+	}
+	return client.Redirect == q.Get("redirect_uri") && !slices.ContainsFunc(strings.Fields(q.Get("scope")), isUnregistered)
 }
 
 // serveRevocation revokes a token and all other tokens of the same user and client.
@@ -169,13 +182,13 @@ func (s *Server) serveRevocation(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusUnauthorized, map[string]any{"error": "invalid_client"})
 		return
 	}
-	given := r.PostForm.Get("token")
-	s.Revoked = append(s.Revoked, given)
-	old, known := s.refresh[given]
-	if !known {
-		old = s.tokens[given]
+	text := r.PostForm.Get("token")
+	s.Revoked = append(s.Revoked, text)
+	revoked, isRefreshToken := s.refresh[text]
+	if !isRefreshToken {
+		revoked = s.tokens[text]
 	}
-	sameOwner := func(_ string, t token) bool { return t.client == id && t.subject == old.subject }
+	sameOwner := func(_ string, t token) bool { return t.client == id && t.subject == revoked.subject }
 	maps.DeleteFunc(s.refresh, sameOwner)
 	maps.DeleteFunc(s.tokens, sameOwner)
 }

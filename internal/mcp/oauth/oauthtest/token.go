@@ -64,7 +64,10 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	}
 	if in.Grant == grantExchange {
 		writeJSON(w, http.StatusOK, map[string]string{
-			"access_token": "jag|" + t.subject + "|" + in.Form.Get("audience") + "|" + in.Form.Get("resource"), "issued_token_type": typeIDJAG, "token_type": "N_A"})
+			"access_token":      "jag|" + t.subject + "|" + in.Form.Get("audience") + "|" + in.Form.Get("resource"),
+			"issued_token_type": typeIDJAG,
+			"token_type":        "N_A",
+		})
 		return
 	}
 
@@ -77,55 +80,62 @@ func (s *Server) writeToken(w http.ResponseWriter, t token) {
 	if s.Scope != "" {
 		t.scopes = strings.Fields(s.Scope)
 	}
-	access, kind := "canary-"+rand.Text(), "Bearer"
-	s.tokens[access] = t
+	accessToken := "canary-" + rand.Text()
+	s.tokens[accessToken] = t
+	tokenType := "Bearer"
 	if t.thumbprint != "" {
-		kind = "DPoP"
+		tokenType = "DPoP"
 	}
-	out := map[string]any{"access_token": access, "token_type": kind, "scope": strings.Join(t.scopes, " ")}
+	reply := map[string]any{"access_token": accessToken, "token_type": tokenType, "scope": strings.Join(t.scopes, " ")}
 	if s.Life != 0 {
-		out["expires_in"] = s.Life
+		reply["expires_in"] = s.Life
 	}
-	if s.Refresh && t.subject != "service" {
-		refresh := "canary-refresh-" + rand.Text()
-		s.refresh[refresh], out["refresh_token"] = t, refresh
+	if s.Refresh && t.subject != serviceSubject {
+		refreshToken := "canary-refresh-" + rand.Text()
+		s.refresh[refreshToken] = t
+		reply["refresh_token"] = refreshToken
 	}
-	writeJSON(w, http.StatusOK, out)
+	writeJSON(w, http.StatusOK, reply)
 }
 
-// issueToken returns the token that in requests, or an error code.
-func (s *Server) issueToken(in Request) (token, string) {
+const serviceSubject = "service" // the subject of tokens that no user has
+
+// issueToken returns the token that in requests, or an error code (RFC 6749 section 5.2); "" if it has issued one.
+func (s *Server) issueToken(in Request) (_ token, errorCode string) {
 	form := in.Form
-	t := token{subject: "service", resource: form.Get("resource"), scopes: strings.Fields(form.Get("scope"))}
+	t := token{subject: serviceSubject, resource: form.Get("resource"), scopes: strings.Fields(form.Get("scope"))}
 	switch in.Grant {
 	case "client_credentials":
 		return t, ""
 	case "authorization_code":
-		asked, ok := s.codes[form.Get("code")]
-		delete(s.codes, form.Get("code"))
-		sum := sha256.Sum256([]byte(form.Get("code_verifier")))
-		if !ok || base64.RawURLEncoding.EncodeToString(sum[:]) != asked.Get("code_challenge") || asked.Get("client_id") != in.Client ||
-			asked.Get("redirect_uri") != form.Get("redirect_uri") || asked.Get("resource") != form.Get("resource") {
+		authorized, ok := s.codes[form.Get("code")]
+		delete(s.codes, form.Get("code")) // it can be used once
+		challenge := sha256.Sum256([]byte(form.Get("code_verifier")))
+		hasVerifier := base64.RawURLEncoding.EncodeToString(challenge[:]) == authorized.Get("code_challenge")
+		isSameClient := authorized.Get("client_id") == in.Client && authorized.Get("redirect_uri") == form.Get("redirect_uri")
+		if !ok || !hasVerifier || !isSameClient || authorized.Get("resource") != form.Get("resource") {
 			return t, "invalid_grant"
 		}
-		return token{subject: asked.Get("subject"), resource: asked.Get("resource"), scopes: strings.Fields(asked.Get("scope"))}, ""
+		t.subject, t.scopes = authorized.Get("subject"), strings.Fields(authorized.Get("scope"))
+		return t, ""
 	case "refresh_token":
-		old, ok := s.refresh[form.Get("refresh_token")]
-		delete(s.refresh, form.Get("refresh_token")) // it can be used once
-		if s.spent[form.Get("refresh_token")] {
+		refreshToken := form.Get("refresh_token")
+		old, ok := s.refresh[refreshToken]
+		delete(s.refresh, refreshToken) // it can be used once
+		if s.spent[refreshToken] {
 			s.Reused++
 		}
-		s.spent[form.Get("refresh_token")] = true
+		s.spent[refreshToken] = true
 		if !ok || old.client != in.Client {
 			return t, "invalid_grant"
 		}
 		return old, ""
 	case grantExchange:
-		who, ok := strings.CutPrefix(form.Get("subject_token"), "inbound-")
+		user, ok := strings.CutPrefix(form.Get("subject_token"), "inbound-")
 		if !ok || form.Get("requested_token_type") != typeIDJAG || form.Get("audience") == "" || t.resource == "" {
 			return t, "invalid_grant"
 		}
-		t.subject = who
+		t.subject = user
 		return t, ""
 	case grantBearer:
 		parts := strings.Split(form.Get("assertion"), "|")
