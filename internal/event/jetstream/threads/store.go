@@ -198,6 +198,14 @@ func (h *head) toMsg() (*nats.Msg, error) {
 // not stored.
 func (h *head) exists() bool { return h.pos > 0 && !h.Deleted }
 
+// setPos records the position at which h is stored.
+func (h *head) setPos(pos uint64) {
+	h.pos = pos
+	if h.Order == 0 { // the write of this head is itself the last update
+		h.Order = pos
+	}
+}
+
 func (h *head) owner() event.Owner { return event.Owner{Issuer: h.Issuer, Subject: h.Subject} }
 
 func (h *head) key() string { return keyOf(h.owner(), h.ID) }
