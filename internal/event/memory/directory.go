@@ -35,7 +35,7 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 
 	slices.SortFunc(found, func(a, b *run) int { return cmp.Compare(b.number, a.number) })
 	var page event.RunPage
-	var last int64
+	last := int64(0) // the number of the page's last run
 	for _, r := range found {
 		hasStatus := filter.Status == "" || r.currentStatus() == filter.Status
 		if filter.HidesChild(r.record.ParentID) || !hasStatus {
@@ -52,7 +52,8 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 			page.Next = strconv.FormatInt(last, cursorBase) // r is on the next page
 			break
 		}
-		page.Runs, last = append(page.Runs, snapshot), r.number
+		page.Runs = append(page.Runs, snapshot)
+		last = r.number
 	}
 	return page, nil
 }

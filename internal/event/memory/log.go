@@ -197,7 +197,11 @@ func (l *Log) Append(_ context.Context, id string, b event.Body) (int64, error) 
 	if err != nil {
 		return 0, err
 	}
-	l.addBytes(r, grown, e.Terminal())
+	if e.Terminal() {
+		l.addEnded(r, grown)
+	} else {
+		l.addBytes(r, grown)
+	}
 	return e.Seq, nil
 }
 
@@ -273,33 +277,29 @@ func (l *Log) SaveResult(_ context.Context, id, call string, result []byte) erro
 	if len(result) > event.MaxResult {
 		return event.ErrTooLarge
 	}
+	if result == nil {
+		result = []byte{} // nil marks a result that was dropped
+	}
+	return l.changeRun(id, func(r *run) error {
+		r.otherBytes += r.results.setResult(call, result)
+		return nil
+	})
+}
+
+// changeRun calls change, which may add data to the run, while it holds the run's mutex. It then counts the bytes that
+// the run has grown (addBytes). Instead of calling change, it returns event.ErrEnded if the run has ended, and
+// event.ErrGone if the run is no longer kept.
+func (l *Log) changeRun(id string, change func(*run) error) error {
 	r, err := l.findRun(id)
 	if err != nil {
 		return err
 	}
-	grown, err := l.saveResult(r, call, result)
+	grown, err := r.applyChange(l.retention, change)
 	if err != nil {
 		return err
 	}
-	l.addBytes(r, grown, false)
+	l.addBytes(r, grown)
 	return nil
-}
-
-// saveResult adds a result to a run, and returns how many bytes the run grew.
-func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err error) {
-	if result == nil {
-		result = []byte{} // nil marks a result that was dropped
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case r.expiredLocked(l.retention):
-		return 0, event.ErrGone
-	case !r.ended.IsZero():
-		return 0, event.ErrEnded
-	}
-	r.otherBytes += r.results.setResult(call, result)
-	return r.countLocked(), nil
 }
 
 // Result implements event.Log. It returns event.ErrGone for a result that was dropped to free memory.
@@ -330,34 +330,20 @@ func (l *Log) CreateJob(_ context.Context, id string, request []byte) (event.Job
 	if len(request) > event.MaxResult {
 		return nil, event.ErrTooLarge
 	}
-	r, err := l.findRun(id)
+	j := &job{queue: &l.queue, request: request, claimed: true, attempt: 1}
+	err := l.changeRun(id, func(r *run) error {
+		if r.job != nil {
+			return event.ErrFenced
+		}
+		j.run = r
+		r.job = j
+		r.otherBytes += j.size()
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	j := &job{queue: &l.queue, run: r, request: request, claimed: true, attempt: 1}
-	grown, err := l.addJob(r, j)
-	if err != nil {
-		return nil, err
-	}
-	l.addBytes(r, grown, false)
 	return j, nil
-}
-
-// addJob sets a run's job, and returns how many bytes the run grew.
-func (l *Log) addJob(r *run, j *job) (grown int64, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case r.expiredLocked(l.retention):
-		return 0, event.ErrGone
-	case !r.ended.IsZero():
-		return 0, event.ErrEnded
-	case r.job != nil:
-		return 0, event.ErrFenced
-	}
-	r.job = j
-	r.otherBytes += j.size()
-	return r.countLocked(), nil
 }
 
 // Claim implements event.Jobs. It waits until the queue has a job whose run has not ended, or until ctx ends.

@@ -52,15 +52,15 @@ func recordSize(r event.Run) int64 {
 	return int64(n)
 }
 
-// lines has buffers for encoding events.
-var lines = sync.Pool{New: func() any { return new([]byte) }}
+// lineBuffers has buffers in which appendEvent encodes events.
+var lineBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // appendEvent adds an event with the next number, wakes the callers that wait for it, and returns how many bytes the
 // run grew. A terminal event ends the run. If the run accepts no events, appendEvent returns the error of
 // checkWritableLocked.
 func (r *run) appendEvent(body event.Body) (e event.Event, grown int64, err error) {
-	buffer := lines.Get().(*[]byte)
-	defer lines.Put(buffer)
+	buffer := lineBuffers.Get().(*[]byte)
+	defer lineBuffers.Put(buffer)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.checkWritableLocked(); err != nil {
@@ -99,9 +99,27 @@ func withLoss(n int64) int64 { return n + n/3 }
 // countLocked returns how many bytes the run has grown since the last call. The caller holds r.mu, and must pass the
 // result to ownerUsage.count.
 func (r *run) countLocked() (grown int64) {
-	now := withLoss(r.events.bytes + r.tail.bytes + r.otherBytes)
-	grown, r.counted = now-r.counted, now
+	size := withLoss(r.events.bytes + r.tail.bytes + r.otherBytes)
+	grown = size - r.counted
+	r.counted = size
 	return grown
+}
+
+// applyChange calls change, unless the run has ended or is no longer kept (Log.changeRun). It returns how many bytes
+// the run grew.
+func (r *run) applyChange(retention time.Duration, change func(*run) error) (grown int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.expiredLocked(retention):
+		return 0, event.ErrGone
+	case !r.ended.IsZero():
+		return 0, event.ErrEnded
+	}
+	if err := change(r); err != nil {
+		return 0, err
+	}
+	return r.countLocked(), nil
 }
 
 // checkWritableLocked returns the error for an append to the run, or nil if appends are allowed. The caller holds r.mu.
@@ -127,17 +145,15 @@ func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err er
 	case seq+1 < r.events.first():
 		return page, nil, event.ErrGone
 	}
-	n := 0
 	if following, ok := r.tail.eventsAfter(seq); ok {
-		n = len(following)
 		page.Events = following
 	} else if seq < r.events.newest {
 		undecoded = r.events.linesAfter(seq, maxPageEvents, maxPageBytes)
-		n = len(undecoded)
 	}
-	page.HasNext = seq+int64(n) < r.events.newest
+	count := len(page.Events) + len(undecoded) // one of them is empty
+	page.HasNext = seq+int64(count) < r.events.newest
 	page.Ended = !r.ended.IsZero() && !page.HasNext
-	if !page.Ended && n == 0 {
+	if !page.Ended && count == 0 {
 		page.More = waitChannel(&r.more)
 	}
 	return page, undecoded, nil
