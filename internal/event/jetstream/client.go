@@ -351,9 +351,9 @@ func deleteMessage(ctx context.Context, stream js.Stream, pos uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	err := stream.DeleteMsg(ctx, pos)
-	var api *js.APIError
+	api, isAPIError := errors.AsType[*js.APIError](err)
 	switch {
-	case errors.As(err, &api) && api.Code < 500, errors.Is(err, js.ErrMsgDeleteUnsuccessful):
+	case isAPIError && api.Code < 500, errors.Is(err, js.ErrMsgDeleteUnsuccessful):
 		return event.ErrFenced
 	case err != nil:
 		return unavailableError("remove from the log", err)

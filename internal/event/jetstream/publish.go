@@ -260,40 +260,31 @@ func (c *client) publishOnce(ctx context.Context, msg *nats.Msg) (*js.PubAck, er
 // isWrongLastSequence reports whether the server refused an append because the last message of its subject was not at
 // the expected position.
 func isWrongLastSequence(err error) bool {
-	var api *js.APIError
-	if !errors.As(err, &api) {
-		return false
-	}
-	return api.ErrorCode == js.JSErrCodeStreamWrongLastSequence ||
-		api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant
+	api, ok := errors.AsType[*js.APIError](err)
+	return ok && (api.ErrorCode == js.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
 // isDuplicate reports whether the stream of jobs refused a message because its subject already has one. Other failures
 // have the same error code, so isDuplicate also checks the text of the error.
 func isDuplicate(err error) bool {
-	var api *js.APIError
-	return errors.As(err, &api) && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "per subject")
+	api, ok := errors.AsType[*js.APIError](err)
+	return ok && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "per subject")
 }
 
 // isFull reports whether the server refused a message because its stream, account or server has reached a storage
 // limit. Such a message is accepted once other messages were deleted.
 func isFull(err error) bool {
-	var api *js.APIError
-	if !errors.As(err, &api) {
-		return false
-	}
-	isStreamFull := api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum") && !isDuplicate(err)
+	api, ok := errors.AsType[*js.APIError](err)
+	isStreamFull := ok && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum") && !isDuplicate(err)
 	return isStreamFull || isAccountFull(err)
 }
 
 // isAccountFull reports whether the server refused a message because the account or the server has reached its storage
 // limit.
 func isAccountFull(err error) bool {
-	var api *js.APIError
-	if !errors.As(err, &api) {
-		return false
-	}
-	return api.ErrorCode == accountFullCode || api.ErrorCode == serverFullCode || api.ErrorCode == storageFullCode
+	api, ok := errors.AsType[*js.APIError](err)
+	return ok && (api.ErrorCode == accountFullCode || api.ErrorCode == serverFullCode || api.ErrorCode == storageFullCode)
 }
 
 // isPermanent reports whether the server would refuse a message again. A message refused with code 408 or 429 may be
@@ -303,11 +294,9 @@ func isPermanent(err error) bool {
 	if errors.Is(err, nats.ErrMaxPayload) || isDuplicate(err) {
 		return true
 	}
-	var api *js.APIError
-	if !errors.As(err, &api) || api.Code == 408 || api.Code == 429 {
-		return false
-	}
-	return api.Code/100 == 4 && !isFull(err)
+	api, ok := errors.AsType[*js.APIError](err)
+	mayAcceptLater := !ok || api.Code == 408 || api.Code == 429 || isFull(err)
+	return !mayAcceptLater && api.Code/100 == 4
 }
 
 // createError converts an error of publishAfter to the error that Log.Create returns: ErrExists if the subject was not

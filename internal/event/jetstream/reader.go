@@ -142,7 +142,7 @@ func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 		r.liveHead = max(r.liveHead, m.pos) // refreshCache repeats its read until it finds this message
 	}
 	r.mu.Unlock()
-	return r.refreshWithRetry(ctx, func() bool { return false })
+	return r.refreshWithRetry(ctx, nil)
 }
 
 // tailPage returns the page for a reader at position seq, if the tail has the reader's next events or the reader is at

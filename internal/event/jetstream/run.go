@@ -3,6 +3,7 @@ package jetstream
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -122,17 +123,17 @@ func (l *Log) updateRun(r *run, update func()) {
 // countCachedLocked updates this run's part of Log.cached. Call it after a change of the tail or an eviction. If the
 // cache is full, it makes pollLoop evict runs. The caller holds r.mu.
 func (r *run) countCachedLocked() {
-	n := int64(0)
+	size := int64(0)
 	if !r.evicted { // count each event twice, because it is in memory both as JSON and decoded
-		n = 2 * int64(max(r.tailBytes, len(r.last.JSON)))
+		size = 2 * int64(max(r.tailBytes, len(r.last.JSON)))
 	}
-	if cached := r.log.cached.Add(n - r.cachedBytes); cached > r.log.maxCached {
+	if cached := r.log.cached.Add(size - r.cachedBytes); cached > r.log.maxCached {
 		select {
 		case r.log.evictNow <- struct{}{}:
 		default: // a request is pending
 		}
 	}
-	r.cachedBytes = n
+	r.cachedBytes = size
 }
 
 // forEachRun calls f for every cached run, while it holds l.mu and the run's mu. If f panics for one run, forEachRun
@@ -257,14 +258,14 @@ func (r *run) trimTailLocked() {
 	if !isLong && !isLarge {
 		return
 	}
-	n, bytes := 0, r.tailBytes
-	for n < len(r.tail)-1 && (len(r.tail)-n > maxTail || bytes > maxTailBytes) {
-		bytes -= len(r.tail[n].JSON)
-		n++
+	first, bytes := 0, r.tailBytes // the index of the first event to keep, and the size of the rest
+	for first < len(r.tail)-1 && (len(r.tail)-first > maxTail || bytes > maxTailBytes) {
+		bytes -= len(r.tail[first].JSON)
+		first++
 	}
-	r.addPositionLocked(r.tail[n].Seq-1, r.tailPos[n]-1)
-	r.tail = append([]event.Event(nil), r.tail[n:]...)
-	r.tailPos = append([]uint64(nil), r.tailPos[n:]...)
+	r.addPositionLocked(r.tail[first].Seq-1, r.tailPos[first]-1)
+	r.tail = slices.Clone(r.tail[first:])
+	r.tailPos = slices.Clone(r.tailPos[first:])
 	r.tailBytes = bytes
 }
 
@@ -278,7 +279,7 @@ func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
 	current := r.isCurrentLocked()
 	r.mu.Unlock()
 	if !current {
-		if err := r.refreshWithRetry(ctx, func() bool { return false }); err != nil {
+		if err := r.refreshWithRetry(ctx, nil); err != nil {
 			return event.Run{}, err
 		}
 	}
@@ -293,16 +294,16 @@ func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
 }
 
 // refreshWithRetry brings the cache up to date. If the log does not answer, it tries again for up to readRetryFor, and
-// then returns event.ErrUnavailable. If suffices returns true after a failed attempt, the caller can use the cache as
-// it is, and refreshWithRetry returns nil.
-func (r *run) refreshWithRetry(ctx context.Context, suffices func() bool) error {
+// then returns event.ErrUnavailable. If cacheSuffices is not nil and returns true after a failed attempt, the caller
+// can use the cache as it is, and refreshWithRetry returns nil.
+func (r *run) refreshWithRetry(ctx context.Context, cacheSuffices func() bool) error {
 	until := time.Now().Add(readRetryFor)
 	for {
 		err := r.refreshCache(ctx)
 		switch {
 		case !errors.Is(err, event.ErrUnavailable):
 			return err
-		case suffices():
+		case cacheSuffices != nil && cacheSuffices():
 			return nil
 		}
 		if !r.log.pause(ctx, retryInterval) || time.Now().After(until) {
@@ -376,22 +377,9 @@ func (r *run) loadTail(ctx context.Context, rec *record) error {
 	if err != nil {
 		return err
 	}
-	if rec == nil || newest == nil { // a run without events may have been deleted since rec was read
-		if rec, err = r.log.readRecord(ctx, r.id); err != nil {
-			return err
-		}
+	if rec, err = r.completeRecord(ctx, rec, newest); err != nil {
+		return err
 	}
-	if newest != nil && isAbandoned(*newest) {
-		gone := *rec
-		gone.Gone = true
-		rec = &gone
-	}
-	if newest == nil && !rec.Gone { // rec was just read, so no other goroutine has it
-		if rec.Gone, err = r.log.neverHasEvents(ctx, rec); err != nil {
-			return err
-		}
-	}
-
 	r.mu.Lock()
 	r.record = rec
 	r.lastRead = time.Now()
@@ -400,7 +388,6 @@ func (r *run) loadTail(ctx context.Context, rec *record) error {
 		r.loaded = true
 	}
 	r.mu.Unlock()
-
 	switch {
 	case newest == nil, newest.pos <= head:
 		return nil
@@ -409,6 +396,26 @@ func (r *run) loadTail(ctx context.Context, rec *record) error {
 		return r.catchUp(ctx, head)
 	}
 	return r.loadNewest(ctx, *newest)
+}
+
+// completeRecord returns the run's record, and reads it if rec is nil. newest is the run's last message, or nil if the
+// run has none. The returned record is marked as gone if the run was not started and can no longer start.
+func (r *run) completeRecord(ctx context.Context, rec *record, newest *message) (*record, error) {
+	var err error
+	if rec == nil || newest == nil { // a run without events may have been deleted since rec was read
+		if rec, err = r.log.readRecord(ctx, r.id); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case newest != nil && isAbandoned(*newest):
+		gone := *rec
+		gone.Gone = true
+		return &gone, nil
+	case newest == nil && !rec.Gone: // rec was just read, so no other goroutine has it
+		rec.Gone, err = r.log.neverHasEvents(ctx, rec)
+	}
+	return rec, err
 }
 
 // isAbandoned reports whether a run's last message says that the run was never started and can no longer start.

@@ -308,12 +308,9 @@ func (l *Log) findOrCreateStream(ctx context.Context, cfg js.StreamConfig) (js.S
 // isSetupRefusal reports whether the server refused a request and would refuse it again. A cluster that is starting
 // answers 503, or that it lacks peers, until it is complete. A server without JetStream answers 503 permanently.
 func isSetupRefusal(err error) bool {
-	var api *js.APIError
-	if !errors.As(err, &api) {
-		return false
-	}
-	isStarting := api.Code == 503 || api.ErrorCode == noPeersCode
-	return !isStarting || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled
+	api, ok := errors.AsType[*js.APIError](err)
+	isStarting := ok && (api.Code == 503 || api.ErrorCode == noPeersCode)
+	return ok && (!isStarting || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled)
 }
 
 // errNoJetStream replaces the client library's error, which only says that no responders were available.
