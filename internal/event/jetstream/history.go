@@ -27,29 +27,35 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 		if !errors.Is(err, event.ErrGone) || !r.log.clustered {
 			return page, err
 		}
-		r.mu.Lock()
-		r.stale = true // read the record again: the run may have been deleted
-		r.mu.Unlock()
-		if err := r.refreshCache(ctx); err != nil {
+		mayBeGone, err := r.mayBeGone(ctx)
+		switch {
+		case err != nil:
 			return page, err
-		}
-		r.mu.Lock()
-		rec, gone := r.record, r.isGoneLocked()
-		r.mu.Unlock()
-		if gone {
-			return page, event.ErrGone
-		}
-		dropped, err := r.log.mayHaveDropped(ctx, rec)
-		if err != nil {
-			return page, err
-		}
-		if dropped {
+		case mayBeGone:
 			return page, event.ErrGone
 		}
 		if !r.log.pause(ctx, lagInterval) || time.Now().After(until) {
 			return page, unavailableError("read the log", errLagging)
 		}
 	}
+}
+
+// mayBeGone reports whether the run was deleted, or the stream may have dropped some of its events. It reads the run's
+// record again.
+func (r *run) mayBeGone(ctx context.Context) (bool, error) {
+	r.mu.Lock()
+	r.stale = true
+	r.mu.Unlock()
+	if err := r.refreshCache(ctx); err != nil {
+		return false, err
+	}
+	r.mu.Lock()
+	rec, isGone := r.record, r.isGoneLocked()
+	r.mu.Unlock()
+	if isGone {
+		return true, nil
+	}
+	return r.log.mayHaveDropped(ctx, rec)
 }
 
 // readPage makes one attempt to read the page for readHistory. The page has at least one event. readPage returns
@@ -127,13 +133,12 @@ func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 		low = oldest
 	}
 	for step := 0; seq-low.seq > maxBatch/2 && high.pos-low.pos > 1; step++ {
-		// Every second step bisects. This bounds the number of steps for any distribution.
-		guess := low.pos + (high.pos-low.pos)/2
+		fraction := 0.5 // every second step bisects, which bounds the number of steps for any distribution
 		if step%2 == 0 {
-			fraction := float64(seq-low.seq) / float64(high.seq-low.seq+1)
 			// Aim 5 % too low: a guess shortly before the event ends the search, while a guess after it does not.
-			guess = low.pos + uint64(float64(high.pos-low.pos)*fraction*0.95)
+			fraction = 0.95 * float64(seq-low.seq) / float64(high.seq-low.seq+1)
 		}
+		guess := low.pos + uint64(float64(high.pos-low.pos)*fraction)
 		guess = min(max(guess, low.pos+1), high.pos-1)
 		found, _, err := r.firstMessageFrom(ctx, guess)
 		if err != nil {
