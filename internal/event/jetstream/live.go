@@ -163,11 +163,13 @@ func (r *run) evictLocked() {
 // takeSubscriptionsLocked removes the subscriptions from r and returns them. The caller holds r.mu, and must
 // unsubscribe them once it holds no lock.
 func (r *run) takeSubscriptionsLocked() (subs []*nats.Subscription) {
-	for _, sub := range []**nats.Subscription{&r.eventSub, &r.inputSub} {
-		if *sub != nil {
-			subs = append(subs, *sub)
-			*sub = nil
-		}
+	if r.eventSub != nil {
+		subs = append(subs, r.eventSub)
+		r.eventSub = nil
+	}
+	if r.inputSub != nil {
+		subs = append(subs, r.inputSub)
+		r.inputSub = nil
 	}
 	return subs
 }

@@ -218,7 +218,7 @@ func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
 	partSubjects := runSubject(run, partToken+"."+nonce+".*")
 	var payload []byte
 	from := uint64(0)
-	for got := 0; got < count; {
+	for next := 0; next < count; { // next is the number of the next part
 		found, _, err := c.readNext(ctx, runsName, partSubjects, from, maxBatch)
 		if err != nil {
 			return nil, err
@@ -226,13 +226,13 @@ func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
 		if len(found) == 0 {
 			return nil, event.ErrGone
 		}
-		for _, part := range found[:min(len(found), count-got)] {
-			if lastToken(part.subject) != strconv.Itoa(got) {
+		for _, part := range found[:min(len(found), count-next)] {
+			if lastToken(part.subject) != strconv.Itoa(next) {
 				return nil, event.ErrGone
 			}
 			payload = append(payload, part.data...)
 			from = part.pos + 1
-			got++
+			next++
 		}
 	}
 	return payload, nil
@@ -288,16 +288,16 @@ func (c *client) readBatch(ctx context.Context, stream string, get directGet) (f
 		case <-c.ctx.Done():
 			return nil, false, unavailableError("read the log", context.Cause(c.ctx))
 		}
-		switch msg.Header.Get("Status") {
+		switch status := msg.Header.Get("Status"); status {
 		case "":
 			found = append(found, newMessage(msg))
 		case "204": // the end of the batch
-			pending, err := strconv.ParseUint(msg.Header.Get("Nats-Num-Pending"), 10, 64)
-			return found, err == nil && pending > 0, nil // without the header, the answer is complete
+			pending := msg.Header.Get("Nats-Num-Pending") // missing if the answer is complete
+			return found, pending != "" && pending != "0", nil
 		case "404": // no message matches get
 			return found, false, nil
 		default:
-			return nil, false, unavailableError("read the log", fmt.Errorf("status %s", msg.Header.Get("Status")))
+			return nil, false, unavailableError("read the log", fmt.Errorf("status %s", status))
 		}
 	}
 }
@@ -308,19 +308,18 @@ func (c *client) readLast(ctx context.Context, stream, subject string) (*message
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	msg, err := c.read.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+stream+"."+subject, nil)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, unavailableError("read the log", err)
-	case msg.Header.Get("Status") == "":
-		found := newMessage(msg)
-		return &found, nil
-	case msg.Header.Get("Status") != "404":
-		return nil, unavailableError("read the log", fmt.Errorf("status %s", msg.Header.Get("Status")))
-	case !c.clustered:
-		return nil, nil
 	}
-	// The server that answered may lack the message.
-	return c.readLastFromLeader(ctx, stream, subject)
+	switch status := msg.Header.Get("Status"); {
+	case status == "":
+		return new(newMessage(msg)), nil
+	case status != "404":
+		return nil, unavailableError("read the log", fmt.Errorf("status %s", status))
+	case c.clustered: // the server that answered may lack the message
+		return c.readLastFromLeader(ctx, stream, subject)
+	}
+	return nil, nil
 }
 
 // readNext returns up to batch messages of a subject at position from or later. more is true if the stream may have
@@ -434,17 +433,22 @@ func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []s
 // is then incomplete.
 func (c *client) readLastOfEachComplete(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
 	bySubject, err := c.readLastOfEach(ctx, stream, subjects)
+	if err != nil || !c.clustered {
+		return bySubject, err
+	}
 	for _, subject := range subjects {
-		if _, have := bySubject[subject]; have || err != nil || !c.clustered {
+		if _, have := bySubject[subject]; have {
 			continue
 		}
-		var m *message
-		m, err = c.readLastFromLeader(ctx, stream, subject)
+		m, err := c.readLastFromLeader(ctx, stream, subject)
+		if err != nil {
+			return bySubject, err
+		}
 		if m != nil {
 			bySubject[subject] = *m
 		}
 	}
-	return bySubject, err
+	return bySubject, nil
 }
 
 // unavailableError returns an error that wraps both event.ErrUnavailable and err, which came from the connection or the

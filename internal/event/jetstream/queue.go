@@ -60,13 +60,17 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 	case <-noAnswer.C: // the server was unreachable
 	case <-ctx.Done():
 	}
+	c.cancelPull(ctx, inbox)
+	return nil, errNoJob
+}
 
-	// A message may still arrive until the server has processed the end of the subscription.
+// cancelPull ends a pull request that was not answered. A message may still arrive until the server has processed the
+// end of the subscription. cancelPull returns such a message to the queue.
+func (c *client) cancelPull(ctx context.Context, inbox pullInbox) {
 	_ = inbox.sub.Unsubscribe()
-	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
-	_ = c.write.FlushWithContext(flushCtx) // if the flush fails, the message is delivered again after a lease
-
+	_ = c.write.FlushWithContext(ctx) // if the flush fails, the message is delivered again after a lease
 	select {
 	case m := <-inbox.answers:
 		if d, err := c.newDelivery(m); err == nil {
@@ -74,7 +78,6 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 		}
 	default:
 	}
-	return nil, errNoJob
 }
 
 // pullInbox receives the answer to a pull request. Only one request uses it at a time.

@@ -10,8 +10,12 @@ import (
 	"answerd/internal/event"
 )
 
-// readerQueryTimeout is how long HasRemoteReader waits for an answer. Instances without a reader do not answer.
-const readerQueryTimeout = time.Second
+const (
+	// readerQueryTimeout is how long HasRemoteReader waits for an answer. Instances without a reader do not answer.
+	readerQueryTimeout = time.Second
+	// readerQueries is how often HasRemoteReader asks, because core NATS may lose a request.
+	readerQueries = 2
+)
 
 // pageSource says where After gets a page from.
 type pageSource int
@@ -223,18 +227,13 @@ func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	for asked := 0; asked < 2 && ctx.Err() == nil; { // twice, because core NATS may lose a request
-		attempt, cancel := context.WithTimeout(ctx, readerQueryTimeout)
-		m := nats.NewMsg(readerSubject)
-		m.Data = []byte(id)
-		m.Header.Set(writerHeader, l.instanceID)
-		_, err := l.read.RequestMsgWithContext(attempt, m)
-		cancel()
+	for queries := 0; queries < readerQueries && ctx.Err() == nil; {
+		err := l.queryReaders(ctx, id)
 		switch {
 		case err == nil:
 			return true
 		case errors.Is(err, context.DeadlineExceeded): // no instance has a reader, or the request was lost
-			asked++
+			queries++
 		default: // the request was not sent, because the connection is lost
 			if !l.pause(ctx, retryInterval) {
 				return false
@@ -242,6 +241,17 @@ func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 		}
 	}
 	return false
+}
+
+// queryReaders asks all other instances whether they have a reader of the run. It returns nil if one of them has.
+func (l *Log) queryReaders(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, readerQueryTimeout)
+	defer cancel()
+	m := nats.NewMsg(readerSubject)
+	m.Data = []byte(id)
+	m.Header.Set(writerHeader, l.instanceID)
+	_, err := l.read.RequestMsgWithContext(ctx, m)
+	return err
 }
 
 // answerReaderQueries subscribes to the requests that other instances send in HasRemoteReader, and answers them until
