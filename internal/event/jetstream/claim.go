@@ -102,7 +102,8 @@ func (l *Log) claimDelivery(ctx context.Context, msg *delivery) (event.Job, erro
 		case err != nil:
 			return nil, err
 		}
-		if mustNotClaim, err := l.deferToExecutor(ctx, id, state, msg); mustNotClaim || err != nil {
+		mustNotClaim, err := l.deferToExecutor(ctx, id, state, msg)
+		if mustNotClaim || err != nil {
 			return nil, err
 		}
 		j, err := l.appendClaim(ctx, id, state, msg)
@@ -234,13 +235,11 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	by := writerID{instance: l.instanceID, attempt: state.by.attempt + 1, seq: state.last.Seq, kind: kindClaim}
 	m := nats.NewMsg(runSubject(id, eventToken))
 	m.Header.Set(writerHeader, by.String())
-
 	if state.parts != "" {
 		m.Header.Set(partsHeader, state.parts)
 	} else if err := l.setPayload(ctx, id, m, state.data); err != nil {
 		return nil, err
 	}
-
 	pos, err := l.publishAfter(ctx, runsName, m, state.head, appendTimeout)
 	if err != nil {
 		return nil, err
@@ -250,11 +249,11 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 		return nil, err
 	}
 	j.writer = newWriter(r, pos, state.last, by.attempt)
-
 	l.updateRun(r, func() {
 		r.record = state.record
 		r.writer = j.writer
-		if tailIsCurrent := r.loaded && r.head == state.head; !tailIsCurrent { // otherwise keep its events for readers
+		tailIsCurrent := r.loaded && r.head == state.head
+		if !tailIsCurrent { // otherwise keep its events for readers
 			r.setTailLocked(state.last, state.head, state.by)
 		}
 		r.last = state.last
@@ -287,19 +286,18 @@ func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 	if instance == "" || l.embedded != nil { // the earlier processes of an embedded log have ended
 		return false
 	}
-	sent := false // whether at least one request was sent
-	for query := range ownerQueries {
+	anySent := false // whether at least one request was sent
+	for queries := 1; ; queries++ {
 		if l.isUnresponsive(instance) {
 			return false
 		}
-		attempt, cancel := context.WithTimeout(ctx, ownerQueryTimeout)
-		answer, err := l.read.RequestWithContext(attempt, claimedPrefix+instance, []byte(id))
-		cancel()
+		isClaimed, err := l.queryOwner(ctx, instance, id)
 		if err == nil {
-			return string(answer.Data) == "1"
+			return isClaimed
 		}
-		sent = sent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrNoResponders)
-		if query == ownerQueries-1 {
+		wasSent := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrNoResponders)
+		anySent = anySent || wasSent
+		if queries == ownerQueries {
 			break
 		}
 		select {
@@ -308,11 +306,27 @@ func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 			return true
 		}
 	}
-	if !sent {
-		return true
+	if anySent {
+		l.setUnresponsive(instance)
 	}
-	l.setUnresponsive(instance)
-	return false
+	return !anySent
+}
+
+// Answers to a request of isClaimedBy.
+const (
+	executedHere    = "1"
+	notExecutedHere = "0"
+)
+
+// queryOwner asks an instance once whether it executes a run.
+func (l *Log) queryOwner(ctx context.Context, instance, id string) (isClaimed bool, _ error) {
+	ctx, cancel := context.WithTimeout(ctx, ownerQueryTimeout)
+	defer cancel()
+	answer, err := l.read.RequestWithContext(ctx, claimedPrefix+instance, []byte(id))
+	if err != nil {
+		return false, err
+	}
+	return string(answer.Data) == executedHere, nil
 }
 
 // isUnresponsive reports whether an instance failed to answer isClaimedBy less than a lease ago. The runs of such an
@@ -338,11 +352,11 @@ func (l *Log) setUnresponsive(instance string) {
 func (l *Log) answerOwnerQueries() error {
 	_, err := l.read.Subscribe(claimedPrefix+l.instanceID, func(m *nats.Msg) {
 		defer l.recoverPanic("answer whether a run is executed here")
-		answer := []byte("0")
+		answer := notExecutedHere
 		if l.activeJob(string(m.Data)) != nil {
-			answer = []byte("1")
+			answer = executedHere
 		}
-		_ = m.Respond(answer) // if the answer is lost, the other instance asks again
+		_ = m.Respond([]byte(answer)) // if the answer is lost, the other instance asks again
 	})
 	if err != nil {
 		return unavailableError("subscribe to queries", err)

@@ -74,14 +74,7 @@ func credentialsOption(file string) (nats.Option, error) {
 	if file == "" {
 		return func(*nats.Options) error { return nil }, nil
 	}
-	info, err := os.Stat(file)
-	if err == nil && info.Size() > maxCredentials {
-		err = errors.New("the file is too large")
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(file)
-	}
+	text, err := readCredentials(file)
 	if err != nil {
 		return nil, fmt.Errorf("read the credentials: %w", err)
 	}
@@ -93,6 +86,18 @@ func credentialsOption(file string) (nats.Option, error) {
 		return nil, errors.New("read the credentials: neither a .creds file nor the seed of an NKey")
 	}
 	return option, nil
+}
+
+// readCredentials returns the content of a file of at most maxCredentials bytes.
+func readCredentials(file string) ([]byte, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxCredentials {
+		return nil, errors.New("the file is too large")
+	}
+	return os.ReadFile(file)
 }
 
 // connectUntilDone tries to connect until one of the servers answers. When ctx ends, it returns event.ErrUnavailable
@@ -125,8 +130,8 @@ func connectFailure(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
 		return "the host name is not known"
 	}
-	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return "the certificate is not valid: " + bad.Err.Error()
+	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "the certificate is not valid: " + certificate.Err.Error()
 	}
 	if network, ok := errors.AsType[net.Error](err); ok && network.Timeout() || errors.Is(err, nats.ErrTimeout) {
 		return "no server answers in time"

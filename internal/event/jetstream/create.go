@@ -30,10 +30,6 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		return err
 	}
 	rec := newRecord(run)
-	body, err := json.Marshal(rec)
-	if err != nil {
-		return fmt.Errorf("encode a run's record: %w", err)
-	}
 	r.mu.Lock()
 	exists := r.record != nil
 	r.mu.Unlock()
@@ -41,14 +37,7 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		return event.ErrExists
 	}
 	w := newWriter(r, 0, event.Event{}, 1) // attempt 1
-	err = l.createEntry(ctx, w, ownerSubject(run), nil)
-	if err == nil {
-		err = l.createEntry(ctx, w, recordPrefix+run.ID, body)
-	}
-	if err == nil && rec.Key != "" {
-		err = l.claimKey(ctx, rec.Key, keyRecord{Run: run.ID, Fingerprint: run.Fingerprint})
-	}
-	if err != nil {
+	if err := l.createEntries(ctx, w, run, &rec); err != nil {
 		if !errors.Is(err, event.ErrExists) { // otherwise the entries belong to the existing run
 			l.removeEntries(ctx, run)
 		}
@@ -61,6 +50,25 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		r.writer = w
 	})
 	return nil
+}
+
+// createEntries writes the owner's index entry, the record and the idempotency key of a new run. It returns
+// event.ErrExists if the run exists, and an *event.KeyError if the key refers to another run.
+func (l *Log) createEntries(ctx context.Context, w *writer, run event.Run, rec *record) error {
+	body, err := json.Marshal(rec)
+	if err != nil {
+		return fmt.Errorf("encode a run's record: %w", err)
+	}
+	if err := l.createEntry(ctx, w, ownerSubject(run), nil); err != nil {
+		return err
+	}
+	if err := l.createEntry(ctx, w, recordPrefix+run.ID, body); err != nil {
+		return err
+	}
+	if rec.Key == "" {
+		return nil
+	}
+	return l.claimKey(ctx, rec.Key, keyRecord{Run: run.ID, Fingerprint: run.Fingerprint})
 }
 
 // removeEntries removes what Create has written for a run that could not be created. The run's id has not been returned
@@ -241,14 +249,12 @@ func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	_, err = l.jobsStream.GetLastMsgForSubject(ctx, jobPrefix+id)
-
 	switch {
 	case err == nil:
 		return event.ErrStarting
 	case !errors.Is(err, js.ErrMsgNotFound):
 		return unavailableError("look for the job of a run", err)
 	}
-
 	rec, err := l.readRecord(ctx, id)
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 	if err != nil {
 		return page, unavailableError("list runs", err)
 	}
-	high, first := info.State.LastSeq+1, info.State.FirstSeq
+	first, high := info.State.FirstSeq, info.State.LastSeq+1 // entries at high or later were read
 	if filter.Before != "" {
 		before, err := strconv.ParseUint(filter.Before, 36, 64)
 		if err != nil || before == 0 {
@@ -36,12 +36,11 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 		}
 		high = min(high, before)
 	}
-	thread := "*"
+	threadToken := "*"
 	if filter.ThreadID != "" {
-		thread = subjectDigest(filter.ThreadID)
+		threadToken = subjectDigest(filter.ThreadID)
 	}
-
-	subject := ownerPrefix + ownerToken(filter.Owner) + "." + thread + ".*"
+	subject := ownerPrefix + ownerToken(filter.Owner) + "." + threadToken + ".*"
 	for window := uint64(maxBatch); high > first; window = min(2*window, maxIndexWindow) {
 		low := max(first, high-min(high, window))
 		entries, err := l.readEntries(ctx, subject, low, high)
@@ -49,7 +48,8 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 			return page, err
 		}
 		for batch := range slices.Chunk(entries, maxBatch) {
-			if isComplete, err := l.addRuns(ctx, &page, filter, batch); isComplete || err != nil {
+			isComplete, err := l.addRuns(ctx, &page, filter, batch)
+			if isComplete || err != nil {
 				return page, err
 			}
 		}

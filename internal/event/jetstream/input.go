@@ -22,7 +22,6 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	if err != nil {
 		return err
 	}
-
 	if run.Last.Terminal() {
 		return event.ErrEnded
 	}
@@ -32,20 +31,19 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 		return err
 	}
 	_, err = l.publishAfter(ctx, runsName, m, 0, appendTimeout)
-	alreadyAdded := errors.Is(err, event.ErrFenced)
+	isDuplicate := errors.Is(err, event.ErrFenced)
 	l.wakeExecutor(id) // also after an error, since the input may have been stored
-	if !alreadyAdded {
+	if !isDuplicate {
 		l.wakeAgainLater(id)
+		if err != nil {
+			return err
+		}
 	}
-	if err != nil && !alreadyAdded {
-		return err
-	}
-
 	// Wake the run even for a duplicate: the process that added the first input may have failed to wake it.
 	if err := l.enqueueJob(ctx, wakePrefix+id); err != nil {
 		return err
 	}
-	if alreadyAdded {
+	if isDuplicate {
 		return event.ErrDuplicateInput
 	}
 	return nil

@@ -80,7 +80,7 @@ func (c *client) publishConditional(ctx context.Context, a conditionalAppend, wi
 // retryPublish continues publishConditional after an attempt that failed with err. It returns at deadline at the
 // latest. a.maybeStored says whether an attempt before the failed one may have stored the message.
 func (c *client) retryPublish(ctx context.Context, a conditionalAppend, deadline time.Time, err error) (uint64, error) {
-	callerCanAskAgain := time.Until(deadline) <= createTimeout
+	callerCanAskAgain := time.Until(deadline) <= createTimeout // an append has appendTimeout
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, event.ErrUnavailable)
 	defer cancel()
 	for {
