@@ -2,6 +2,7 @@ package eventtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -11,20 +12,34 @@ import (
 
 func createRun(t *testing.T, log event.Log, id string) {
 	t.Helper()
-	err := log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: "ada"}, Created: time.Now()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: "ada"}, Created: time.Now()}))
 }
 
 func appendEvent(t *testing.T, log event.Log, id string, b event.Body) int64 {
 	t.Helper()
 	seq, err := log.Append(t.Context(), id, b)
+	noError(t, err)
+	return seq
+}
+
+// noError fails the test at once if err is not nil.
+func noError(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return seq
 }
+
+// wantError checks that err is want. what is a format with args, and describes the call that returned err.
+func wantError(t *testing.T, err, want error, what string, args ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s = %v, want %v", fmt.Sprintf(what, args...), err, want)
+	}
+}
+
+// errorOf returns the error of a call that returns two values.
+func errorOf[T any](_ T, err error) error { return err }
 
 // stepStart returns an event that no log joins with others or delays.
 func stepStart(i int) event.Body { return event.StepStart{Step: i} }

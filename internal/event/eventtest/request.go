@@ -10,9 +10,7 @@ import (
 // end of the run.
 func testRequestIsReturnedUnchanged(t *testing.T, log event.Log) {
 	const request = `{"any":"bytes"}`
-	if err := log.Create(t.Context(), event.Run{ID: "run_a", Request: []byte(request)}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.Create(t.Context(), event.Run{ID: "run_a", Request: []byte(request)}))
 	createRun(t, log, "run_b")
 	for _, body := range []event.Body{event.Start{}, event.Cancelled{}} {
 		appendEvent(t, log, "run_a", body)

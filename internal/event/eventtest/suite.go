@@ -13,7 +13,6 @@ package eventtest
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -92,9 +91,7 @@ func testAfterReturnsAllThatFollows(t *testing.T, log event.Log) {
 	}
 	for pos := int64(0); pos <= 10; pos++ {
 		page, err := log.After(t.Context(), "run_a", pos)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if int64(len(page.Events)) != 10-pos || page.Ended {
 			t.Fatalf("After(%d) = %d events, ended %v, want %d", pos, len(page.Events), page.Ended, 10-pos)
 		}
@@ -163,9 +160,7 @@ func testSettledIsClosedByASuspensionAndByTheEnd(t *testing.T, log event.Log) {
 			}
 		}
 	}
-	if _, err := log.Settled(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("Settled of an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, errorOf(log.Settled(t.Context(), "run_b")), event.ErrNotFound, "Settled of an unknown run")
 }
 
 // testSettledWakesNoReaderThatWaitsAtASuspension checks that Settled does not wake callers of After. Otherwise two
@@ -192,9 +187,7 @@ func testTerminalEventIsLast(t *testing.T, log event.Log) {
 		id := fmt.Sprintf("run_%d", i)
 		createRun(t, log, id)
 		seq := appendEvent(t, log, id, end)
-		if _, err := log.Append(t.Context(), id, stepStart(1)); !errors.Is(err, event.ErrEnded) {
-			t.Fatalf("Append after %s = %v, want %v", end.Type(), err, event.ErrEnded)
-		}
+		wantError(t, errorOf(log.Append(t.Context(), id, stepStart(1))), event.ErrEnded, "Append after %s", end.Type())
 		page, err := log.After(t.Context(), id, seq)
 		if err != nil || !page.Ended || len(page.Events) != 0 || page.More != nil {
 			t.Fatalf("After the last event = %+v, %v, want an empty page that has ended", page, err)
@@ -204,28 +197,18 @@ func testTerminalEventIsLast(t *testing.T, log event.Log) {
 
 func testRunIsCreatedOnce(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
-	if err := log.Create(t.Context(), event.Run{ID: "run_a"}); !errors.Is(err, event.ErrExists) {
-		t.Fatalf("a second Create = %v, want %v", err, event.ErrExists)
-	}
+	wantError(t, log.Create(t.Context(), event.Run{ID: "run_a"}), event.ErrExists, "a second Create")
 }
 
 func testInvalidPositionsAreRefused(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	appendEvent(t, log, "run_a", stepStart(1))
 	for _, pos := range []int64{-1, 2, 1 << 40} {
-		if _, err := log.After(t.Context(), "run_a", pos); !errors.Is(err, event.ErrInvalidPosition) {
-			t.Errorf("After(%d) = %v, want %v", pos, err, event.ErrInvalidPosition)
-		}
+		wantError(t, errorOf(log.After(t.Context(), "run_a", pos)), event.ErrInvalidPosition, "After(%d)", pos)
 	}
-	if _, err := log.After(t.Context(), "run_b", 0); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("After of an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
-	if _, err := log.Run(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("Run of an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
-	if _, err := log.Append(t.Context(), "run_b", stepStart(1)); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("Append to an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, errorOf(log.After(t.Context(), "run_b", 0)), event.ErrNotFound, "After of an unknown run")
+	wantError(t, errorOf(log.Run(t.Context(), "run_b")), event.ErrNotFound, "Run of an unknown run")
+	wantError(t, errorOf(log.Append(t.Context(), "run_b", stepStart(1))), event.ErrNotFound, "Append to an unknown run")
 }
 
 func testRunsAreSeparate(t *testing.T, log event.Log) {
@@ -266,9 +249,7 @@ func testEnvelopeIsOnEveryEvent(t *testing.T, log event.Log) {
 		Kind:    "timeout",
 	})
 	page, err := log.After(t.Context(), "run_a", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var got struct {
 		Type, Tool, Payload string
 		RunID               string `json:"run_id"`

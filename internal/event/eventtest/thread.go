@@ -46,17 +46,13 @@ var ada, bob = event.Owner{Issuer: "i", Subject: "ada"}, event.Owner{Issuer: "i"
 func beginTurn(t *testing.T, log event.Log, owner event.Owner, thread, run string) event.Thread {
 	t.Helper()
 	begun, err := log.BeginTurn(t.Context(), owner, thread, run, "support", "About "+thread)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return begun
 }
 
 func endTurn(t *testing.T, log event.Log, owner event.Owner, thread, run string, data []byte) {
 	t.Helper()
-	if err := log.EndTurn(t.Context(), owner, thread, run, data); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.EndTurn(t.Context(), owner, thread, run, data))
 }
 
 // addTurn begins and ends a turn.
@@ -69,17 +65,13 @@ func addTurn(t *testing.T, log event.Log, owner event.Owner, thread, run, data s
 func getThread(t *testing.T, log event.Log, owner event.Owner, thread string) event.Thread {
 	t.Helper()
 	got, err := log.Thread(t.Context(), owner, thread)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return got
 }
 
 func testTurnBeginsAndEnds(t *testing.T, log event.Log) {
 	before := log.Now().Add(-time.Second)
-	if _, err := log.Thread(t.Context(), ada, "thr_a"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("Thread of an unknown id = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, errorOf(log.Thread(t.Context(), ada, "thr_a")), event.ErrNotFound, "Thread of an unknown id")
 	begun := beginTurn(t, log, ada, "thr_a", "run_1")
 	want := event.Thread{
 		ID:      "thr_a",
@@ -133,9 +125,7 @@ func sameThread(a, b event.Thread) bool {
 func startThread(t *testing.T, log event.Log, thread, run string) error {
 	t.Helper()
 	r := event.Run{ID: run, ThreadID: thread, Owner: ada, Created: log.Now(), Agent: "support"}
-	if err := log.Create(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.Create(t.Context(), r))
 	if err := log.BeginThread(t.Context(), r, "About "+thread); err != nil {
 		return err
 	}
@@ -157,9 +147,7 @@ func wantActive(t *testing.T, log event.Log, thread, run string) {
 }
 
 func testNewThreadBeginsWithItsRun(t *testing.T, log event.Log) {
-	if err := startThread(t, log, "thr_a", "run_1"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, startThread(t, log, "thr_a", "run_1"))
 	wantActive(t, log, "thr_a", "run_1")
 	var busy *event.BusyError
 	if _, err := log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "", ""); !errors.As(err, &busy) || busy.Run != "run_1" {
@@ -175,12 +163,8 @@ func testNewThreadBeginsWithItsRun(t *testing.T, log event.Log) {
 // testNewThreadReplacesADeletedOne is needed because a durable log may still have parts of the deleted thread.
 func testNewThreadReplacesADeletedOne(t *testing.T, log event.Log) {
 	addTurn(t, log, ada, "thr_a", "run_1", "old")
-	if err := log.DeleteThread(t.Context(), ada, "thr_a"); err != nil {
-		t.Fatal(err)
-	}
-	if err := startThread(t, log, "thr_a", "run_2"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.DeleteThread(t.Context(), ada, "thr_a"))
+	noError(t, startThread(t, log, "thr_a", "run_2"))
 	wantActive(t, log, "thr_a", "run_2")
 }
 
@@ -215,12 +199,8 @@ func testTurnEndsOnce(t *testing.T, log event.Log) {
 	if got, want := readTurns(t, log, ada, "thr_a", 10, 1<<20), []string{"first", "second", "third"}; !slices.Equal(got, want) {
 		t.Errorf("turns = %q, want %q", got, want)
 	}
-	if err := log.EndTurn(t.Context(), ada, "thr_a", "run_4", []byte("x")); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("EndTurn of a run that began no turn = %v, want %v", err, event.ErrNotFound)
-	}
-	if err := log.EndTurn(t.Context(), ada, "thr_b", "run_3", []byte("x")); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("EndTurn of an unknown thread = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, log.EndTurn(t.Context(), ada, "thr_a", "run_4", []byte("x")), event.ErrNotFound, "EndTurn of a run that began no turn")
+	wantError(t, log.EndTurn(t.Context(), ada, "thr_b", "run_3", []byte("x")), event.ErrNotFound, "EndTurn of an unknown thread")
 }
 
 // testOneOfManyBegins lets several runs race for one thread, in several rounds.
@@ -265,33 +245,23 @@ func testDeletedThreadIsGone(t *testing.T, log event.Log) {
 	addTurn(t, log, ada, "thr_a", "run_1", "secret")
 	addTurn(t, log, ada, "thr_kept", "run_k", "kept")
 	beginTurn(t, log, ada, "thr_a", "run_2")
-	if err := log.DeleteThread(t.Context(), ada, "thr_a"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.DeleteThread(t.Context(), ada, "thr_a"))
 
 	checkGone := func() {
 		t.Helper()
-		if _, err := log.Thread(t.Context(), ada, "thr_a"); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("Thread of a deleted thread = %v, want %v", err, event.ErrNotFound)
-		}
+		wantError(t, errorOf(log.Thread(t.Context(), ada, "thr_a")), event.ErrNotFound, "Thread of a deleted thread")
 		if page, err := log.Turns(t.Context(), ada, "thr_a", 0, 10, 1<<20); !errors.Is(err, event.ErrNotFound) {
 			t.Errorf("Turns of a deleted thread = %+v, %v, want %v", page, err, event.ErrNotFound)
 		}
-		if _, err := log.RenameThread(t.Context(), ada, "thr_a", "x"); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("RenameThread of a deleted thread = %v, want %v", err, event.ErrNotFound)
-		}
-		if err := log.DeleteThread(t.Context(), ada, "thr_a"); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("DeleteThread of a deleted thread = %v, want %v", err, event.ErrNotFound)
-		}
+		wantError(t, errorOf(log.RenameThread(t.Context(), ada, "thr_a", "x")), event.ErrNotFound, "RenameThread of a deleted thread")
+		wantError(t, log.DeleteThread(t.Context(), ada, "thr_a"), event.ErrNotFound, "DeleteThread of a deleted thread")
 		if got := listThreads(t, log, event.ThreadFilter{Owner: ada}); !slices.Equal(got, []string{"thr_kept"}) {
 			t.Errorf("ListThreads = %v, want thr_kept", got)
 		}
 	}
 
 	checkGone()
-	if err := log.EndTurn(t.Context(), ada, "thr_a", "run_2", []byte("late")); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("EndTurn after the deletion = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, log.EndTurn(t.Context(), ada, "thr_a", "run_2", []byte("late")), event.ErrNotFound, "EndTurn after the deletion")
 	checkGone()
 
 	// A new thread with that id has nothing of the deleted one, and the deleted one's runs cannot end in it.
@@ -300,9 +270,7 @@ func testDeletedThreadIsGone(t *testing.T, log event.Log) {
 	}
 
 	for _, run := range []string{"run_1", "run_2"} {
-		if err := log.EndTurn(t.Context(), ada, "thr_a", run, []byte("late")); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("EndTurn of %s of the deleted thread = %v, want %v", run, err, event.ErrNotFound)
-		}
+		wantError(t, log.EndTurn(t.Context(), ada, "thr_a", run, []byte("late")), event.ErrNotFound, "EndTurn of %s of the deleted thread", run)
 	}
 
 	endTurn(t, log, ada, "thr_a", "run_3", []byte("new"))
@@ -341,8 +309,6 @@ func testOwnersAreIsolated(t *testing.T, log event.Log) {
 		t.Errorf("Thread = %+v, want it unchanged", got)
 	}
 }
-
-func errorOf[T any](_ T, err error) error { return err }
 
 func testAnyIDIsKept(t *testing.T, log event.Log) {
 	ids := []string{"a.b.*", ">", "*", "with space\n\x00", "é\u2028", strings.Repeat("x", event.MaxThreadID), "../../etc", "$JS.API.>", "A", "a"}
@@ -402,9 +368,7 @@ func testLargeTurnIsKeptUnchanged(t *testing.T, log event.Log) {
 		}
 	}
 	beginTurn(t, log, ada, "thr_a", "run_5")
-	if err := log.EndTurn(t.Context(), ada, "thr_a", "run_5", append(large, 1)); !errors.Is(err, event.ErrTooLarge) {
-		t.Errorf("EndTurn beyond MaxTurn = %v, want %v", err, event.ErrTooLarge)
-	}
+	wantError(t, log.EndTurn(t.Context(), ada, "thr_a", "run_5", append(large, 1)), event.ErrTooLarge, "EndTurn beyond MaxTurn")
 	if got := getThread(t, log, ada, "thr_a"); got.Active != "run_5" || got.Turns != 4 {
 		t.Errorf("Thread after the refused EndTurn = %+v, want run_5 active and four turns", got)
 	}

@@ -1,7 +1,6 @@
 package eventtest
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,9 +14,7 @@ func listThreads(t *testing.T, log event.Log, f event.ThreadFilter) (ids []strin
 	t.Helper()
 	for pages := 0; ; pages++ {
 		page, err := log.ListThreads(t.Context(), f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if len(page.Threads) > f.PageSize() || pages > 100 {
 			t.Fatalf("page %d has %d threads, want at most %d, and at most 100 pages", pages, len(page.Threads), f.PageSize())
 		}
@@ -37,9 +34,7 @@ func readTurns(t *testing.T, log event.Log, owner event.Owner, thread string, li
 	before := int64(0)
 	for pages := 0; ; pages++ {
 		page, err := log.Turns(t.Context(), owner, thread, before, limit, maxBytes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		size := 0
 		var texts []string
 		for i, turn := range page.Turns {
@@ -92,9 +87,7 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 	beginTurn(t, log, ada, "thr_07", "run_b")
 	endTurn(t, log, ada, "thr_05", "run_a", []byte("y"))
 	first, err := log.ListThreads(t.Context(), event.ThreadFilter{Owner: ada, Limit: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if err := log.DeleteThread(t.Context(), ada, first.Threads[2].ID); err != nil { // the thread that the next page's position refers to
 		t.Fatal(err)
 	}
@@ -108,9 +101,7 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 	}
 
 	for _, owner := range []event.Owner{ada, {Subject: "nobody"}} {
-		if _, err := log.ListThreads(t.Context(), event.ThreadFilter{Owner: owner, After: "no position!"}); !errors.Is(err, event.ErrInvalidPosition) {
-			t.Errorf("ListThreads with a malformed After = %v, want %v", err, event.ErrInvalidPosition)
-		}
+		wantError(t, errorOf(log.ListThreads(t.Context(), event.ThreadFilter{Owner: owner, After: "no position!"})), event.ErrInvalidPosition, "ListThreads with a malformed After")
 	}
 }
 

@@ -31,9 +31,9 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 		return err
 	}
 	_, err = l.publishAfter(ctx, runsName, m, 0, appendTimeout)
-	isDuplicate := errors.Is(err, event.ErrFenced)
+	wasAddedBefore := errors.Is(err, event.ErrFenced)
 	l.wakeExecutor(id) // also after an error, since the input may have been stored
-	if !isDuplicate {
+	if !wasAddedBefore {
 		l.wakeAgainLater(id)
 		if err != nil {
 			return err
@@ -43,7 +43,7 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	if err := l.enqueueJob(ctx, wakePrefix+id); err != nil {
 		return err
 	}
-	if isDuplicate {
+	if wasAddedBefore {
 		return event.ErrDuplicateInput
 	}
 	return nil
