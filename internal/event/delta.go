@@ -8,25 +8,28 @@ type Deltas struct {
 }
 
 // Add adds body as the last delta and returns true. It returns false and changes nothing if body is not a delta, if it
-// belongs to a different part or call than the earlier deltas, or if the joined delta would exceed max bytes, as
-// estimated by DeltaSize.
-func (d *Deltas) Add(body Body, max int) bool {
+// belongs to a different part or call than the earlier deltas, or if the DeltaSize of the joined delta would exceed
+// maxSize.
+func (d *Deltas) Add(body Body, maxSize int) bool {
+	size := DeltaSize(body)
+	if size == 0 { // body is not a delta
+		return false
+	}
 	text := deltaText(body)
-	joinedSize := DeltaSize(body) // 0 if body is not a delta
 	if d.first != nil {
 		if !isSamePart(d.first, body) {
 			return false
 		}
-		joinedSize = d.size + len(text)
+		size = d.size + len(text)
 	}
-	if joinedSize == 0 || joinedSize > max {
+	if size > maxSize {
 		return false
 	}
 	if d.first == nil {
 		d.first = body
 	}
 	d.text = append(d.text, text...)
-	d.size = joinedSize
+	d.size = size
 	return true
 }
 
