@@ -170,13 +170,13 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 		return state, err
 	}
 	state.head = last.pos
-	state.data = last.data
-	state.parts = last.header.Get(partsHeader)
 	state.park = parseParkRecord(last.header)
 	state.last, state.by, err = l.readEvent(ctx, *last)
 	if state.by.inBatch { // the payload of a batch is not just the event
 		state.data = state.last.JSON
-		state.parts = ""
+	} else {
+		state.data = last.data
+		state.parts = last.header.Get(partsHeader)
 	}
 	return state, err
 }

@@ -69,18 +69,15 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	for len(page.Events) == 0 {
 		found, more, err := r.log.readNext(ctx, runsName, runSubject(r.id, eventToken), pos+1, maxBatch)
 		if err != nil {
-			return page, err
+			return event.Page{}, err
 		}
 		for _, m := range found {
 			pos = m.pos
 			events, by, err := r.log.readEvents(ctx, m)
+			if err == nil && !by.isControl() {
+				page.Events, err = appendAfter(page.Events, seq, events)
+			}
 			if err != nil {
-				return page, err
-			}
-			if by.isControl() {
-				continue
-			}
-			if page.Events, err = appendAfter(page.Events, seq, events); err != nil {
 				return event.Page{}, err
 			}
 		}
@@ -88,7 +85,6 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 			return event.Page{}, event.ErrGone // the stream has dropped the events during the read
 		}
 	}
-
 	last := page.Events[len(page.Events)-1]
 	page.Ended = last.Terminal()
 	r.mu.Lock()

@@ -115,15 +115,17 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 		return w, fmt.Errorf("parse the writer of a message of the log: %w", err)
 	}
 	w.first = w.seq
-	if count := header.Get(batchHeader); count != "" {
-		n, err := strconv.ParseInt(count, 10, 64)
-		isEmpty := n == 0 && w.seq > 0 // only notes before the first event need not repeat an event
-		if err != nil || n < 0 || n > w.seq || isEmpty {
-			return w, fmt.Errorf("a message of the log has %q events in a batch", count)
-		}
-		w.first = w.seq - n + 1
-		w.inBatch = true
+	countText := header.Get(batchHeader)
+	if countText == "" {
+		return w, nil
 	}
+	w.inBatch = true
+	count, err := strconv.ParseInt(countText, 10, 64)
+	isEmpty := count == 0 && w.seq > 0 // only notes before the first event need not repeat an event
+	if err != nil || count < 0 || count > w.seq || isEmpty {
+		return w, fmt.Errorf("a message of the log has %q events in a batch", countText)
+	}
+	w.first = w.seq - count + 1
 	return w, nil
 }
 
@@ -154,18 +156,15 @@ func decodeEvents(payload []byte, by writerID) (events []event.Event, err error)
 	}
 	for i, line := range lines {
 		e, err := event.Decode(line)
-		if err == nil && by.inBatch && e.Seq != by.first+int64(i) {
-			err = fmt.Errorf("a batch of the log has event %d in the place of %d", e.Seq, by.first+int64(i))
-		}
 		if err != nil {
 			return nil, err
 		}
+		if expected := by.first + int64(i); by.inBatch && e.Seq != expected {
+			return nil, fmt.Errorf("a batch of the log has event %d in the place of %d", e.Seq, expected)
+		}
 		events = append(events, e)
 	}
-	if len(events) == 0 {
-		return nil, fmt.Errorf("a batch of the log ends before event %d", by.seq)
-	}
-	if last := events[len(events)-1]; by.inBatch && last.Seq != by.seq {
+	if count := by.seq - by.first + 1; len(events) == 0 || int64(len(events)) != count {
 		return nil, fmt.Errorf("a batch of the log ends before event %d", by.seq)
 	}
 	return events, nil

@@ -81,12 +81,14 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	if err != nil {
 		return log, err
 	}
-	servers, connect := opts.URL, append(log.connectOptions(), login)
+	servers := opts.URL
+	connect := append(log.connectOptions(), login)
 	if dir, ok := strings.CutPrefix(opts.URL, "file:"); ok {
 		if err = log.startEmbedded(dir, opts); err != nil {
 			return log, err
 		}
-		servers, connect = "", append(connect, nats.InProcessServer(log.embedded))
+		servers = ""
+		connect = append(connect, nats.InProcessServer(log.embedded))
 	} else if err = CheckURL(opts.URL); err != nil {
 		return log, err
 	}
@@ -141,10 +143,17 @@ func newLog(opts Options) *Log {
 			expireNow:   make(chan struct{}, 1),
 			pullInboxes: make(chan pullInbox, maxPullInboxes),
 		},
-		retention: opts.Retention, maxBytes: opts.MaxBytes, lease: opts.Lease,
-		batches: !opts.NoBatch, maxCached: opts.memory() / 6,
-		live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1), evictNow: make(chan struct{}, 1),
-		runs: make(map[string]*run), jobs: make(map[string]*job), claiming: make(map[string]bool),
+		retention:    opts.Retention,
+		maxBytes:     opts.MaxBytes,
+		lease:        opts.Lease,
+		batches:      !opts.NoBatch,
+		maxCached:    opts.memory() / 6,
+		live:         make(chan *nats.Msg, liveBuffer),
+		resync:       make(chan struct{}, 1),
+		evictNow:     make(chan struct{}, 1),
+		runs:         make(map[string]*run),
+		jobs:         make(map[string]*job),
+		claiming:     make(map[string]bool),
 		unresponsive: make(map[string]time.Time),
 	}
 	if log.retention <= 0 {
@@ -273,7 +282,8 @@ func Check(ctx context.Context, opts Options) error {
 	if err != nil {
 		return err
 	}
-	c, err := connectUntilDone(ctx, opts.URL, []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login}, slog.New(slog.DiscardHandler))
+	connect := []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login}
+	c, err := connectUntilDone(ctx, opts.URL, connect, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

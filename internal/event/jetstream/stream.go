@@ -20,6 +20,9 @@ const (
 	// setupAttemptTimeout bounds one request to create a stream or a consumer. A cluster without a leader does not
 	// answer.
 	setupAttemptTimeout = 3 * time.Second
+	// clusterReplicas is how many replicas a new stream gets in a cluster with at least as many servers. With three,
+	// the stream works without one of them.
+	clusterReplicas = 3
 )
 
 // openStreams opens the streams and the consumer of jobs, and creates those that are missing. It sets the fields of
@@ -35,8 +38,8 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 	// Use half of the server's limit, because headers and the encoding of a batch count too.
 	l.maxPart = int(min(l.write.MaxPayload(), embedded.MaxPayload)) / 2
 	replicas := 1 // of new streams
-	if len(l.write.Servers()) >= 3 {
-		replicas = 3
+	if len(l.write.Servers()) >= clusterReplicas {
+		replicas = clusterReplicas
 	}
 	if l.runsStream, err = l.openStream(ctx, l.runsConfig(replicas)); err != nil {
 		return err
@@ -62,8 +65,14 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 // costs half as much as storing it.
 func (l *Log) runsConfig(replicas int) js.StreamConfig {
 	config := js.StreamConfig{
-		Name: runsName, Subjects: []string{runPrefix + ">"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: maxRunsBytes(l.maxBytes), Discard: js.DiscardOld, AllowDirect: true, MaxConsumers: 16,
+		Name:         runsName,
+		Subjects:     []string{runPrefix + ">"},
+		Storage:      js.FileStorage,
+		Replicas:     replicas,
+		MaxBytes:     maxRunsBytes(l.maxBytes),
+		Discard:      js.DiscardOld,
+		AllowDirect:  true,
+		MaxConsumers: 16,
 	}
 	if !l.alone {
 		config.RePublish = &js.RePublish{Source: runPrefix + ">", Destination: livePrefix + ">"}

@@ -85,9 +85,16 @@ func Start(opts Options) (*Server, error) {
 	// Without these options, the server would handle signals, write its own log, listen on a port, and use three
 	// quarters of the machine's memory.
 	s := &Server{reserve: reserve{opts.Dir}, lock: lock, MaxBytes: maxBytes, options: &server.Options{
-		ServerName: "answerd", DontListen: true, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: opts.Dir, JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: maxStore,
-		MaxPayload: MaxPayload, MaxPending: 64 << 20,
+		ServerName:         "answerd",
+		DontListen:         true,
+		NoSigs:             true,
+		NoLog:              true,
+		JetStream:          true,
+		StoreDir:           opts.Dir,
+		JetStreamMaxMemory: 16 << 20,
+		JetStreamMaxStore:  maxStore,
+		MaxPayload:         MaxPayload,
+		MaxPending:         64 << 20,
 	}}
 	s.DiskFull = !s.reserve.prepare()
 	if s.DiskFull {
@@ -155,8 +162,11 @@ func (s *Server) Reopen(interval CompactInterval) error {
 	}
 	s.options.SyncInterval = time.Duration(interval) // no data race: streams read it only while the store is open
 	err := s.server.EnableJetStream(&server.JetStreamConfig{
-		StoreDir: s.reserve.dir, MaxMemory: s.options.JetStreamMaxMemory, MaxStore: s.options.JetStreamMaxStore,
-		SyncInterval: s.options.SyncInterval, Strict: true,
+		StoreDir:     s.reserve.dir,
+		MaxMemory:    s.options.JetStreamMaxMemory,
+		MaxStore:     s.options.JetStreamMaxStore,
+		SyncInterval: s.options.SyncInterval,
+		Strict:       true,
 	})
 	if err != nil {
 		return fmt.Errorf("open the embedded event log: %w", err)

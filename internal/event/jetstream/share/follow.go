@@ -119,14 +119,20 @@ func (t *Table) openLocked(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
 	c, err := t.source.JetStream.CreateConsumer(ctx, t.source.Stream, js.ConsumerConfig{
-		DeliverPolicy: js.DeliverByStartSequencePolicy, OptStartSeq: t.next, AckPolicy: js.AckNonePolicy, HeadersOnly: true,
-		MemoryStorage: true, Replicas: 1, InactiveThreshold: inactiveThreshold,
+		DeliverPolicy:     js.DeliverByStartSequencePolicy,
+		OptStartSeq:       t.next,
+		AckPolicy:         js.AckNonePolicy,
+		HeadersOnly:       true,
+		MemoryStorage:     true,
+		Replicas:          1,
+		InactiveThreshold: inactiveThreshold,
 	})
-	if err == nil {
-		t.consumer = c.CachedInfo().Name
-		t.received = 0
+	if err != nil {
+		return err
 	}
-	return err
+	t.consumer = c.CachedInfo().Name
+	t.received = 0
+	return nil
 }
 
 // pullLocked counts the stream's next messages, at most batch of them. more is true if the stream may have more

@@ -97,18 +97,32 @@ type Server struct {
 }
 
 // Streams returns the configurations of the two streams for a log of maxBytes. The stream of heads may use a sixteenth
-// of maxBytes, and the stream of turns three sixteenths.
+// of maxBytes, and the stream of turns three sixteenths. A full stream of heads refuses new threads until old ones were
+// deleted. If it dropped its oldest heads by itself, the index would not notice.
 func Streams(maxBytes int64, replicas int) (heads, turns js.StreamConfig) {
-	return js.StreamConfig{
-			// A full stream refuses new threads until old ones were deleted. If it dropped its oldest heads by itself,
-			// the index would not notice.
-			Name: HeadsStream, Subjects: []string{headPrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
-			MaxBytes: max(maxBytes/16, 256<<10), Discard: js.DiscardNew, MaxMsgsPerSubject: 1,
-			AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
-		}, js.StreamConfig{
-			Name: TurnsStream, Subjects: []string{turnPrefix + ">"}, Storage: js.FileStorage, Replicas: replicas,
-			MaxBytes: max(maxBytes/16*3, 1<<20), Discard: js.DiscardOld, AllowDirect: true, MaxConsumers: 16,
-		}
+	heads = js.StreamConfig{
+		Name:              HeadsStream,
+		Subjects:          []string{headPrefix + "*"},
+		Storage:           js.FileStorage,
+		Replicas:          replicas,
+		MaxBytes:          max(maxBytes/16, 256<<10),
+		Discard:           js.DiscardNew,
+		MaxMsgsPerSubject: 1,
+		AllowDirect:       true,
+		AllowMsgTTL:       true,
+		MaxConsumers:      16,
+	}
+	turns = js.StreamConfig{
+		Name:         TurnsStream,
+		Subjects:     []string{turnPrefix + ">"},
+		Storage:      js.FileStorage,
+		Replicas:     replicas,
+		MaxBytes:     max(maxBytes/16*3, 1<<20),
+		Discard:      js.DiscardOld,
+		AllowDirect:  true,
+		MaxConsumers: 16,
+	}
+	return heads, turns
 }
 
 // Store implements event.Threads.
