@@ -69,6 +69,16 @@ func getThread(t *testing.T, log event.Log, owner event.Owner, thread string) ev
 	return got
 }
 
+// wantBusy checks that err is a BusyError with the active run run. what is a format with args, and describes the call
+// that returned err.
+func wantBusy(t *testing.T, err error, run, what string, args ...any) {
+	t.Helper()
+	busy, ok := errors.AsType[*event.BusyError](err)
+	if !ok || busy.Run != run {
+		t.Errorf("%s = %v, %+v, want a BusyError with %s", fmt.Sprintf(what, args...), err, busy, run)
+	}
+}
+
 func testTurnBeginsAndEnds(t *testing.T, log event.Log) {
 	before := log.Now().Add(-time.Second)
 	wantError(t, errorOf(log.Thread(t.Context(), ada, "thr_a")), event.ErrNotFound, "Thread of an unknown id")
@@ -91,10 +101,7 @@ func testTurnBeginsAndEnds(t *testing.T, log event.Log) {
 	if again := beginTurn(t, log, ada, "thr_a", "run_1"); !sameThread(again, begun) {
 		t.Errorf("BeginTurn of the active run = %+v, want %+v", again, begun)
 	}
-	var busy *event.BusyError
-	if _, err := log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "other", "other"); !errors.As(err, &busy) || busy.Run != "run_1" {
-		t.Errorf("BeginTurn while run_1 is active = %v, %+v, want a BusyError with run_1", err, busy)
-	}
+	wantBusy(t, errorOf(log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "other", "other")), "run_1", "BeginTurn while run_1 is active")
 	endTurn(t, log, ada, "thr_a", "run_1", []byte("first"))
 	ended := getThread(t, log, ada, "thr_a")
 	if ended.Active != "" || ended.Turns != 1 || ended.LastRun != "run_1" || ended.Updated.Before(begun.Updated) || !ended.Created.Equal(begun.Created) {
@@ -108,9 +115,7 @@ func testTurnBeginsAndEnds(t *testing.T, log event.Log) {
 		t.Errorf("Thread after EndTurn without data = %+v, want one turn of run_1 and no active run", got)
 	}
 	addTurn(t, log, ada, "thr_a", "run_3", "")
-	if got, want := readTurns(t, log, ada, "thr_a", 10, 1<<20), []string{"first", ""}; !slices.Equal(got, want) {
-		t.Errorf("turns = %q, want %q", got, want)
-	}
+	wantTurns(t, log, ada, "thr_a", "first", "")
 }
 
 // sameThread compares threads, even if their times have lost the monotonic clock readings.
@@ -149,15 +154,10 @@ func wantActive(t *testing.T, log event.Log, thread, run string) {
 func testNewThreadBeginsWithItsRun(t *testing.T, log event.Log) {
 	noError(t, startThread(t, log, "thr_a", "run_1"))
 	wantActive(t, log, "thr_a", "run_1")
-	var busy *event.BusyError
-	if _, err := log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "", ""); !errors.As(err, &busy) || busy.Run != "run_1" {
-		t.Errorf("BeginTurn while run_1 is active = %v, want a BusyError with run_1", err)
-	}
+	wantBusy(t, errorOf(log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "", "")), "run_1", "BeginTurn while run_1 is active")
 	endTurn(t, log, ada, "thr_a", "run_1", []byte("first"))
 	addTurn(t, log, ada, "thr_a", "run_2", "second")
-	if got, want := readTurns(t, log, ada, "thr_a", 10, 1<<20), []string{"first", "second"}; !slices.Equal(got, want) {
-		t.Errorf("turns = %q, want %q", got, want)
-	}
+	wantTurns(t, log, ada, "thr_a", "first", "second")
 }
 
 // testNewThreadReplacesADeletedOne is needed because a durable log may still have parts of the deleted thread.
@@ -170,10 +170,7 @@ func testNewThreadReplacesADeletedOne(t *testing.T, log event.Log) {
 
 func testNewThreadIsRefusedWhileOneIsActive(t *testing.T, log event.Log) {
 	beginTurn(t, log, ada, "thr_a", "run_1")
-	var busy *event.BusyError
-	if err := startThread(t, log, "thr_a", "run_2"); !errors.As(err, &busy) || busy.Run != "run_1" {
-		t.Errorf("BeginThread and Append = %v, want a BusyError with run_1", err)
-	}
+	wantBusy(t, startThread(t, log, "thr_a", "run_2"), "run_1", "BeginThread and Append")
 	if got := getThread(t, log, ada, "thr_a"); got.Active != "run_1" {
 		t.Errorf("the active run of the thread is %q, want run_1", got.Active)
 	}
@@ -196,9 +193,7 @@ func testTurnEndsOnce(t *testing.T, log event.Log) {
 		t.Errorf("Thread after the late EndTurn of run_2 = %+v, want run_3 active and two turns", got)
 	}
 	endTurn(t, log, ada, "thr_a", "run_3", []byte("third"))
-	if got, want := readTurns(t, log, ada, "thr_a", 10, 1<<20), []string{"first", "second", "third"}; !slices.Equal(got, want) {
-		t.Errorf("turns = %q, want %q", got, want)
-	}
+	wantTurns(t, log, ada, "thr_a", "first", "second", "third")
 	wantError(t, log.EndTurn(t.Context(), ada, "thr_a", "run_4", []byte("x")), event.ErrNotFound, "EndTurn of a run that began no turn")
 	wantError(t, log.EndTurn(t.Context(), ada, "thr_b", "run_3", []byte("x")), event.ErrNotFound, "EndTurn of an unknown thread")
 }
@@ -224,9 +219,8 @@ func RaceBeginTurn(t *testing.T, logs ...event.Log) {
 		}
 		run := fmt.Sprintf("run_%d_%d", round, winner)
 		for n, err := range errs {
-			var busy *event.BusyError
-			if n != winner && (!errors.As(err, &busy) || busy.Run != run) {
-				t.Errorf("round %d: BeginTurn of run %d = %v, %+v, want a BusyError with %s", round, n, err, busy, run)
+			if n != winner {
+				wantBusy(t, err, run, "round %d: BeginTurn of run %d", round, n)
 			}
 		}
 		// Each log ends the turn, as two processes may do after a takeover.
@@ -255,9 +249,7 @@ func testDeletedThreadIsGone(t *testing.T, log event.Log) {
 		}
 		wantError(t, errorOf(log.RenameThread(t.Context(), ada, "thr_a", "x")), event.ErrNotFound, "RenameThread of a deleted thread")
 		wantError(t, log.DeleteThread(t.Context(), ada, "thr_a"), event.ErrNotFound, "DeleteThread of a deleted thread")
-		if got := listThreads(t, log, event.ThreadFilter{Owner: ada}); !slices.Equal(got, []string{"thr_kept"}) {
-			t.Errorf("ListThreads = %v, want thr_kept", got)
-		}
+		wantThreads(t, log, event.ThreadFilter{Owner: ada}, "thr_kept")
 	}
 
 	checkGone()
@@ -274,12 +266,8 @@ func testDeletedThreadIsGone(t *testing.T, log event.Log) {
 	}
 
 	endTurn(t, log, ada, "thr_a", "run_3", []byte("new"))
-	if got := readTurns(t, log, ada, "thr_a", 10, 1<<20); !slices.Equal(got, []string{"new"}) {
-		t.Errorf("turns = %q, want those of the new thread", got)
-	}
-	if got := readTurns(t, log, ada, "thr_kept", 10, 1<<20); !slices.Equal(got, []string{"kept"}) {
-		t.Errorf("turns of the other thread = %q, want its own", got)
-	}
+	wantTurns(t, log, ada, "thr_a", "new")
+	wantTurns(t, log, ada, "thr_kept", "kept")
 }
 
 func testOwnersAreIsolated(t *testing.T, log event.Log) {
@@ -288,12 +276,8 @@ func testOwnersAreIsolated(t *testing.T, log event.Log) {
 		addTurn(t, log, owner, "thr", fmt.Sprintf("run_%d", i), fmt.Sprint("of ", i))
 	}
 	for i, owner := range owners {
-		if got, want := readTurns(t, log, owner, "thr", 10, 1<<20), []string{fmt.Sprint("of ", i)}; !slices.Equal(got, want) {
-			t.Errorf("turns of owner %d = %q, want %q", i, got, want)
-		}
-		if got := listThreads(t, log, event.ThreadFilter{Owner: owner}); !slices.Equal(got, []string{"thr"}) {
-			t.Errorf("threads of owner %d = %v, want one", i, got)
-		}
+		wantTurns(t, log, owner, "thr", fmt.Sprint("of ", i))
+		wantThreads(t, log, event.ThreadFilter{Owner: owner}, "thr")
 	}
 	addTurn(t, log, ada, "adas", "run_x", "x")
 	for _, err := range []error{
@@ -316,14 +300,10 @@ func testAnyIDIsKept(t *testing.T, log event.Log) {
 		addTurn(t, log, ada, id, fmt.Sprintf("run_%d", i), id)
 	}
 	for _, id := range ids {
-		if got := readTurns(t, log, ada, id, 10, 1<<20); !slices.Equal(got, []string{id}) {
-			t.Errorf("turns of thread %q = %q, want one", id, got)
-		}
+		wantTurns(t, log, ada, id, id)
 	}
 	slices.Reverse(ids)
-	if got := listThreads(t, log, event.ThreadFilter{Owner: ada, Limit: 3}); !slices.Equal(got, ids) {
-		t.Errorf("ListThreads = %q, want %q", got, ids)
-	}
+	wantThreads(t, log, event.ThreadFilter{Owner: ada, Limit: 3}, ids...)
 	for _, id := range []string{"", "\xff", strings.Repeat("x", event.MaxThreadID+1)} {
 		for _, err := range []error{
 			errorOf(log.BeginTurn(t.Context(), ada, id, "run_x", "", "")), log.EndTurn(t.Context(), ada, id, "run_x", nil),

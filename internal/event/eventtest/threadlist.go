@@ -28,6 +28,22 @@ func listThreads(t *testing.T, log event.Log, f event.ThreadFilter) (ids []strin
 	}
 }
 
+// wantThreads checks the ids of the threads on all pages of a filter.
+func wantThreads(t *testing.T, log event.Log, f event.ThreadFilter, want ...string) {
+	t.Helper()
+	if got := listThreads(t, log, f); !slices.Equal(got, want) {
+		t.Errorf("threads of %+v = %q, want %q", f, got, want)
+	}
+}
+
+// wantTurns checks the data of all turns of a thread, oldest first.
+func wantTurns(t *testing.T, log event.Log, owner event.Owner, thread string, want ...string) {
+	t.Helper()
+	if got := readTurns(t, log, owner, thread, 10, 1<<20); !slices.Equal(got, want) {
+		t.Errorf("turns of thread %q of %+v = %q, want %q", thread, owner, got, want)
+	}
+}
+
 // readTurns returns the data of all turns of a thread, oldest first. It reads from the newest page to the oldest.
 func readTurns(t *testing.T, log event.Log, owner event.Owner, thread string, limit, maxBytes int) (data []string) {
 	t.Helper()
@@ -74,9 +90,7 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 
 	addTurn(t, log, bob, "thr_bob", "run_bob", "x")
 	for _, limit := range []int{0, 1, 7, 20, 1000} {
-		if got := listThreads(t, log, event.ThreadFilter{Owner: ada, Limit: limit}); !slices.Equal(got, want) {
-			t.Errorf("ListThreads with limit %d = %v, want %v", limit, got, want)
-		}
+		wantThreads(t, log, event.ThreadFilter{Owner: ada, Limit: limit}, want...)
 	}
 
 	// Renaming a thread does not change its place, but the beginning and the end of a turn do.
@@ -120,9 +134,7 @@ func testThreadsAreFoundByTitle(t *testing.T, log event.Log) {
 		"%":           {"thr_3"},
 		".*":          nil,
 	} {
-		if got := listThreads(t, log, event.ThreadFilter{Owner: ada, Query: query, Limit: 1}); !slices.Equal(got, want) {
-			t.Errorf("threads of the query %q = %v, want %v", query, got, want)
-		}
+		wantThreads(t, log, event.ThreadFilter{Owner: ada, Query: query, Limit: 1}, want...)
 	}
 }
 
