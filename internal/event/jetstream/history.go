@@ -93,17 +93,17 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	return page, nil
 }
 
-// appendAfter appends the events of more whose number is above seq to events, which start right after seq. It returns
-// event.ErrGone if that would leave a gap.
-func appendAfter(events []event.Event, seq int64, more []event.Event) ([]event.Event, error) {
-	for _, e := range more {
-		if e.Seq <= seq { // findPos returns a pos that may be before seq
-			continue
-		}
-		if e.Seq != seq+int64(len(events))+1 {
+// appendAfter appends the events of following whose number is above seq to events, which start right after seq. It
+// returns event.ErrGone if that would leave a gap.
+func appendAfter(events []event.Event, seq int64, following []event.Event) ([]event.Event, error) {
+	for _, e := range following {
+		next := seq + int64(len(events)) + 1
+		switch {
+		case e.Seq == next:
+			events = append(events, e)
+		case e.Seq > seq: // findPos returns a pos that may be before seq, so earlier events are skipped
 			return nil, event.ErrGone
 		}
-		events = append(events, e)
 	}
 	return events, nil
 }

@@ -189,10 +189,10 @@ func (c *client) setPayload(ctx context.Context, run string, msg *nats.Msg, payl
 	}
 	nonce := strings.ToLower(rand.Text()) // no other message refers to these parts
 	count := 0
-	for ; len(payload) > 0; count++ {
+	for data := range slices.Chunk(payload, c.maxPart) {
 		part := nats.NewMsg(runSubject(run, partToken+"."+nonce+"."+strconv.Itoa(count)))
-		part.Data = payload[:min(c.maxPart, len(payload))]
-		payload = payload[len(part.Data):]
+		part.Data = data
+		count++
 		if _, err := c.publishAfter(ctx, runsName, part, 0, appendTimeout); err != nil {
 			return err
 		}

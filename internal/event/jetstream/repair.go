@@ -28,7 +28,7 @@ func (l *Log) repairRuns(ctx context.Context) error {
 		return unavailableError("list the jobs", err)
 	}
 
-	deleted, released := 0, 0
+	outcomes := make(map[repairOutcome]int) // number of runs
 	for from := uint64(0); ; {
 		entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
 		if err != nil {
@@ -45,20 +45,15 @@ func (l *Log) repairRuns(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			switch outcome {
-			case runDeleted:
-				deleted++
-			case runReleased:
-				released++
-			}
+			outcomes[outcome]++
 		}
 		if !more || len(entries) == 0 {
 			break
 		}
 	}
-	if deleted+released > 0 {
+	if outcomes[runDeleted]+outcomes[runReleased] > 0 {
 		l.logger.Warn("the event log has lost messages",
-			"runs_without_events", deleted, "runs_without_end", released, help.Scaling.Attr())
+			"runs_without_events", outcomes[runDeleted], "runs_without_end", outcomes[runReleased], help.Scaling.Attr())
 	}
 	return nil
 }

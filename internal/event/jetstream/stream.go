@@ -278,20 +278,7 @@ func (l *Log) restoreConsumer(ctx context.Context) {
 // sets l.clustered if the stream has replicas, and it sets the clock.
 func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.Stream, err error) {
 	err = l.retrySetup(ctx, func(ctx context.Context) (err error) {
-		if stream, err = l.findOrCreateStream(ctx, cfg); err != nil {
-			return err
-		}
-		existing := stream.CachedInfo().Config
-		l.clustered = l.clustered || existing.Replicas > 1
-		// A smaller limit must not make the stream drop messages, so never set the limit below what is stored.
-		// Retention deletes runs and threads until they fit, and the next call of Open sets the smaller limit.
-		maxBytes := max(cfg.MaxBytes, min(existing.MaxBytes, int64(stream.CachedInfo().State.Bytes)))
-		if existing.MaxBytes == maxBytes && (existing.RePublish == nil) == (cfg.RePublish == nil) {
-			return nil
-		}
-		existing.MaxBytes = maxBytes
-		existing.RePublish = cfg.RePublish
-		stream, err = l.js.UpdateStream(ctx, existing)
+		stream, err = l.tryOpenStream(ctx, cfg)
 		return err
 	})
 	if err != nil {
@@ -299,6 +286,26 @@ func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.St
 	}
 	l.clock.set(stream.CachedInfo().TimeStamp)
 	return stream, nil
+}
+
+// tryOpenStream makes one attempt to open or create a stream and to update it (openStream). It sets l.clustered.
+func (l *Log) tryOpenStream(ctx context.Context, cfg js.StreamConfig) (js.Stream, error) {
+	stream, err := l.findOrCreateStream(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	existing := stream.CachedInfo().Config
+	l.clustered = l.clustered || existing.Replicas > 1
+	// A smaller limit must not make the stream drop messages, so never set the limit below what is stored. Retention
+	// deletes runs and threads until they fit, and the next call of Open sets the smaller limit.
+	maxBytes := max(cfg.MaxBytes, min(existing.MaxBytes, int64(stream.CachedInfo().State.Bytes)))
+	republishesAsWanted := (existing.RePublish == nil) == (cfg.RePublish == nil)
+	if existing.MaxBytes == maxBytes && republishesAsWanted {
+		return stream, nil
+	}
+	existing.MaxBytes = maxBytes
+	existing.RePublish = cfg.RePublish
+	return l.js.UpdateStream(ctx, existing)
 }
 
 // findOrCreateStream returns the stream with the name in cfg. If the server has no such stream, it creates it with cfg.

@@ -161,7 +161,8 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed b
 		return 0, false, err
 	}
 	if w.pending.Add(body, maxPendingDelta) { // body is a delta that was joined with the pending ones
-		if wait := deltaInterval - time.Since(w.lastDelta); wait > 0 {
+		wait := deltaInterval - time.Since(w.lastDelta)
+		if wait > 0 {
 			w.scheduleDeltaLocked(wait)
 			return w.lastAdded.Seq + 1, true, nil
 		}
@@ -171,7 +172,7 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed b
 	if err := w.addPendingLocked(); err != nil {
 		return 0, false, err
 	}
-	if event.DeltaSize(body) > 0 { // a delta that could not be joined with the pending ones
+	if isDelta := event.DeltaSize(body) > 0; isDelta { // it could not be joined with the pending ones
 		w.lastDelta = time.Now()
 	}
 	err = w.addEventLocked(body, w.delay())
@@ -255,11 +256,11 @@ func (w *writer) flushAll(ctx context.Context) error {
 func (w *writer) store(items []batch.Item) error {
 	r := w.run
 	events := eventsOf(items)
-	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.lastStored.Seq, kind: kindNote}
-	if n := len(events); n > 0 {
-		by.seq = events[n-1].Seq
-		by.kind = ""
+	newest, kind := w.lastStored, kindNote
+	if len(events) > 0 {
+		newest, kind = events[len(events)-1], ""
 	}
+	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: newest.Seq, kind: kind}
 	msg, payload := w.encodeMessage(items, events, by)
 	pos, err := w.publish(r.log.ctx, msg, by, payload)
 	if err == nil {
@@ -270,9 +271,7 @@ func (w *writer) store(items []batch.Item) error {
 	}
 	previousHead := w.head
 	w.head = pos
-	if len(events) > 0 {
-		w.lastStored = events[len(events)-1]
-	}
+	w.lastStored = newest
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(events) > 0 {
@@ -344,15 +343,16 @@ func (w *writer) publish(ctx context.Context, msg *nats.Msg, by writerID, payloa
 	if err := r.log.setPayload(ctx, r.id, msg, payload); err != nil {
 		return 0, err
 	}
-	a := conditionalAppend{stream: runsName, msg: msg, last: w.head, maybeStored: w.maybeStored}
-	pos, err := r.log.publishConditional(ctx, a, appendTimeout)
+	request := conditionalAppend{stream: runsName, msg: msg, last: w.head, maybeStored: w.maybeStored}
+	pos, err := r.log.publishConditional(ctx, request, appendTimeout)
 	w.maybeStored = err != nil
-	if errors.Is(err, event.ErrFenced) || errors.Is(err, event.ErrGone) {
+	wasDeleted := errors.Is(err, event.ErrGone)
+	if wasDeleted || errors.Is(err, event.ErrFenced) {
 		w.mu.Lock()
 		w.revokeLocked(err)
 		w.mu.Unlock()
 	}
-	if errors.Is(err, event.ErrGone) { // another process deleted the run, and this process may have saved a result after that
+	if wasDeleted { // by another process, and this one may have saved a result after that
 		r.log.purgeIfGone(r.id)
 	}
 	return pos, err

@@ -45,11 +45,11 @@ type run struct {
 
 // recordSize estimates the size of a run without events, in bytes.
 func recordSize(r event.Run) int64 {
-	n := runOverhead + cap(r.Request) + len(r.ThreadID) + len(r.Agent) + len(r.Key)
+	size := runOverhead + cap(r.Request) + len(r.ThreadID) + len(r.Agent) + len(r.Key)
 	for name, value := range r.Metadata {
-		n += len(name) + len(value) + entryOverhead
+		size += len(name) + len(value) + entryOverhead
 	}
-	return int64(n)
+	return int64(size)
 }
 
 // lineBuffers has buffers in which appendEvent encodes events.
