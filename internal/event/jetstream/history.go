@@ -221,11 +221,7 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 		}
 		for _, m := range found {
 			from = m.pos + 1
-			by, err := parseWriterID(m.header)
-			if err != nil {
-				return nil, err
-			}
-			added, err := l.readNotes(ctx, m, by)
+			added, err := l.readNotes(ctx, m)
 			if err != nil {
 				return nil, err
 			}
@@ -238,9 +234,12 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 	}
 }
 
-// readNotes returns the notes in a message, or nil if it has none. by was parsed from the message's headers.
-func (l *Log) readNotes(ctx context.Context, msg message, by writerID) ([]event.Note, error) {
+// readNotes returns the notes in a message, or nil if it has none.
+func (l *Log) readNotes(ctx context.Context, msg message) ([]event.Note, error) {
+	by, err := parseWriterID(msg.header)
 	switch {
+	case err != nil:
+		return nil, err
 	case by.inBatch:
 		payload, err := l.readPayload(ctx, msg)
 		if err != nil {

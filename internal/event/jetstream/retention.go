@@ -292,19 +292,24 @@ func (l *Log) dropTombstones(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, m := range records {
-			if isTombstone := m.header.Get(js.MsgTTLHeader) != ""; isTombstone {
-				err := deleteMessage(ctx, l.indexStream, m.pos)
-				if err != nil && !errors.Is(err, event.ErrFenced) { // ErrFenced: another process has removed it
-					return err
-				}
-			}
-			l.tombstonePos.Store(m.pos + 1)
-		}
-		if !more || len(records) == 0 {
-			return nil
+		if err := l.deleteTombstones(ctx, records); err != nil || !more || len(records) == 0 {
+			return err
 		}
 	}
+}
+
+// deleteTombstones deletes the tombstones among records, and advances l.tombstonePos.
+func (l *Log) deleteTombstones(ctx context.Context, records []message) error {
+	for _, m := range records {
+		if isTombstone := m.header.Get(js.MsgTTLHeader) != ""; isTombstone {
+			err := deleteMessage(ctx, l.indexStream, m.pos)
+			if err != nil && !errors.Is(err, event.ErrFenced) { // ErrFenced: another process has removed it
+				return err
+			}
+		}
+		l.tombstonePos.Store(m.pos + 1)
+	}
+	return nil
 }
 
 // evictByShare deletes runs of owners above their share while space is short. mustDeleteAny is true if the caller must
@@ -391,21 +396,14 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, which deleta
 		return which, err
 	}
 	for _, entry := range entries {
-		id := lastToken(entry.subject)
-		var last *message
-		if found, hasEvents := lastEvents[runSubject(id, eventToken)]; hasEvents {
-			last = &found
-		}
-		expired, err := l.isExpired(ctx, entry, last, which)
-		if err == nil && expired && l.clustered {
-			expired, err = l.confirmExpired(ctx, entry, which)
-		}
+		isDeletable, err := l.isDeletable(ctx, entry, lastEvents, which)
 		if err != nil {
 			return which, err
 		}
-		if !expired {
+		if !isDeletable {
 			continue
 		}
+		id := lastToken(entry.subject)
 		if err := l.deleteRun(ctx, id, entry.subject); err != nil {
 			return which, err
 		}
@@ -424,8 +422,27 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, which deleta
 	return which, nil
 }
 
-// isExpired reports whether the run of entry, a message of the index, must be deleted. last is the run's last message.
-// If last is nil, the run was never started or the stream has dropped its events, so its age is taken from entry.
+// isDeletable reports whether the run of entry, a message of the index, must be deleted. lastEvents holds the last
+// messages of runs by subject. They may come from any server, which may lack the newest messages, or all messages if it
+// has just joined. So in a cluster, isDeletable confirms the result with the leader.
+func (l *Log) isDeletable(ctx context.Context, entry message, lastEvents map[string]message, which deletable) (bool, error) {
+	subject := runSubject(lastToken(entry.subject), eventToken)
+	var last *message
+	if found, hasEvents := lastEvents[subject]; hasEvents {
+		last = &found
+	}
+	isExpired, err := l.isExpired(ctx, entry, last, which)
+	if err != nil || !isExpired || !l.clustered {
+		return isExpired, err
+	}
+	if last, err = l.readLastFromLeader(ctx, runsName, subject); err != nil {
+		return false, err
+	}
+	return l.isExpired(ctx, entry, last, which)
+}
+
+// isExpired is isDeletable with the run's last message. If last is nil, the run was never started or the stream has
+// dropped its events, so its age is taken from entry.
 func (l *Log) isExpired(ctx context.Context, entry message, last *message, which deletable) (bool, error) {
 	if last == nil {
 		age := l.Now().Sub(entry.time)
@@ -450,14 +467,4 @@ func (l *Log) mustDelete(ctx context.Context, last message, which deletable) (bo
 		return true, nil
 	}
 	return age >= abandonedAfter, nil
-}
-
-// confirmExpired is isExpired with the run's last message from the stream's leader. Other servers may lack the newest
-// messages, or all messages if they have just joined.
-func (l *Log) confirmExpired(ctx context.Context, entry message, which deletable) (bool, error) {
-	last, err := l.readLastFromLeader(ctx, runsName, runSubject(lastToken(entry.subject), eventToken))
-	if err != nil {
-		return false, err
-	}
-	return l.isExpired(ctx, entry, last, which)
 }

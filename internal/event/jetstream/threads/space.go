@@ -88,20 +88,30 @@ func (s *Store) makeSpace(ctx context.Context, which droppable) (deleted bool, e
 		if haveActiveRuns && which == withoutActiveRun {
 			return deleted, nil
 		}
-		for _, h := range batch {
-			dropped, err := s.dropThread(ctx, h)
-			if err != nil {
-				return deleted, err
-			}
-			deleted = deleted || dropped
-			// Stop once the estimated sizes of the threads suffice. The next round asks the server.
-			excessHeads -= headOverhead
-			excessTurns -= h.Bytes
-			if excessHeads <= 0 && excessTurns <= 0 {
-				break
-			}
+		dropped, err := s.dropThreads(ctx, batch, excessHeads, excessTurns)
+		deleted = deleted || dropped
+		if err != nil {
+			return deleted, err
 		}
 	}
+}
+
+// dropThreads deletes the threads of batch, in order. It stops once their estimated sizes are as large as the excess in
+// both streams. It reports whether it deleted any.
+func (s *Store) dropThreads(ctx context.Context, batch []head, excessHeads, excessTurns int64) (deleted bool, err error) {
+	for _, h := range batch {
+		dropped, err := s.dropThread(ctx, h)
+		if err != nil {
+			return deleted, err
+		}
+		deleted = deleted || dropped
+		excessHeads -= headOverhead
+		excessTurns -= h.Bytes
+		if excessHeads <= 0 && excessTurns <= 0 {
+			break
+		}
+	}
+	return deleted, nil
 }
 
 // minDropBatch is the smallest number of threads that makeSpace takes from one call of dropOrder. It takes a hundredth
