@@ -196,8 +196,8 @@ const (
 )
 
 // confirmLeader returns nil if the server that answers for a stream is its only leader, and event.ErrUnavailable
-// otherwise. A confirmed leader remains the only one for minElection-maxSilence. During that time confirmLeader returns
-// nil without asking.
+// otherwise. A confirmed leader remains the only one for minElection-maxSilence, which is one second. During that time
+// confirmLeader returns nil without asking.
 func (c *client) confirmLeader(ctx context.Context, stream string) error {
 	if !c.clustered {
 		return nil

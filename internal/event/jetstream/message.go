@@ -359,7 +359,7 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	if err != nil {
 		return nil, unavailableError("read the log", err)
 	}
-	// The first confirmation may have expired before the server answered.
+	// A confirmation is valid only for a second, which may have passed before the server answered.
 	if err := c.confirmLeader(ctx, stream); err != nil {
 		return nil, err
 	}

@@ -23,6 +23,9 @@ const (
 	// clusterReplicas is how many replicas a new stream gets in a cluster with at least as many servers. With three,
 	// the stream works without one of them.
 	clusterReplicas = 3
+	// maxConsumers limits the consumers of a stream. Only the stream of runs has any: at most one for each process,
+	// while the log is nearly full (package share). Reads create no consumers.
+	maxConsumers = 16
 )
 
 // openStreams opens the streams and the consumer of jobs, and creates those that are missing. It sets the fields of
@@ -72,7 +75,7 @@ func (l *Log) runsConfig(replicas int) js.StreamConfig {
 		MaxBytes:     maxRunsBytes(l.maxBytes),
 		Discard:      js.DiscardOld,
 		AllowDirect:  true,
-		MaxConsumers: 16,
+		MaxConsumers: maxConsumers,
 	}
 	if !l.alone {
 		config.RePublish = &js.RePublish{Source: runPrefix + ">", Destination: livePrefix + ">"}
@@ -93,12 +96,12 @@ func (l *Log) indexConfig(replicas int) js.StreamConfig {
 		MaxMsgsPerSubject: 1,
 		AllowDirect:       true,
 		AllowMsgTTL:       true,
-		MaxConsumers:      16,
+		MaxConsumers:      maxConsumers,
 	}
 }
 
 // jobsConfig returns the configuration of the stream with jobs and wake messages. A subject holds at most one message:
-// the stream refuses a second one until the first was acknowledged.
+// the stream refuses a second one until the first was acknowledged. The stream gets half as much space as the index.
 func (l *Log) jobsConfig(replicas int) js.StreamConfig {
 	return js.StreamConfig{
 		Name:                 jobsName,
@@ -114,7 +117,8 @@ func (l *Log) jobsConfig(replicas int) js.StreamConfig {
 }
 
 // valuesConfig returns the configuration of the stream for package values. Each subject holds one message, the current
-// value of a key. A full stream refuses new values instead of dropping old ones.
+// value of a key. A full stream refuses new values instead of dropping old ones. It gets half as much space as the
+// index.
 func (l *Log) valuesConfig(replicas int) js.StreamConfig {
 	return js.StreamConfig{
 		Name:              valuesName,
@@ -126,7 +130,7 @@ func (l *Log) valuesConfig(replicas int) js.StreamConfig {
 		MaxMsgsPerSubject: 1,
 		AllowDirect:       true,
 		AllowMsgTTL:       true,
-		MaxConsumers:      16,
+		MaxConsumers:      maxConsumers,
 	}
 }
 

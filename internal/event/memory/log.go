@@ -116,7 +116,10 @@ func New(opts Options) *Log {
 	}
 	l := &Log{
 		instanceID: strings.ToLower(rand.Text()[:instanceIDLength]),
-		retention:  opts.Retention, maxBytes: opts.MaxBytes, keys: make(map[ownedKey]*run), usage: make(map[event.Owner]*ownerUsage),
+		retention:  opts.Retention,
+		maxBytes:   opts.MaxBytes,
+		keys:       make(map[ownedKey]*run),
+		usage:      make(map[event.Owner]*ownerUsage),
 		tombstones: newTombstones(opts.MaxBytes),
 	}
 	l.Store = threads.New(threads.Options{Retention: opts.Retention, MaxBytes: opts.MaxBytes / threadsShare, Total: &l.bytes})
@@ -160,16 +163,22 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 		l.keys[key] = added
 	}
 	l.created++
-	added.usage = l.usage[record.Owner]
-	if added.usage == nil {
-		added.usage = &ownerUsage{owner: record.Owner, total: &l.bytes}
-		l.usage[record.Owner] = added.usage
-	}
+	added.usage = l.usageLocked(record.Owner)
 	added.usage.runs++
 	added.record.Owner = added.usage.owner // the runs of an owner share the owner's strings
 	added.usage.count(added.countLocked()) // added.mu is not needed, because other goroutines cannot find the run yet
 	l.runs.Store(record.ID, added)
 	return nil
+}
+
+// usageLocked returns an owner's usage, and adds it if the owner has no runs yet. The caller holds l.mu.
+func (l *Log) usageLocked(owner event.Owner) *ownerUsage {
+	usage := l.usage[owner]
+	if usage == nil {
+		usage = &ownerUsage{owner: owner, total: &l.bytes}
+		l.usage[owner] = usage
+	}
+	return usage
 }
 
 // findRun returns the run with the given id, or event.ErrGone, event.ErrLost or event.ErrNotFound.

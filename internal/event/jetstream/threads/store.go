@@ -47,6 +47,8 @@ const (
 	// soleTombstoneTTL replaces tombstoneTTL if no other process uses the streams. In that case a tombstone remains
 	// only after an interrupted deletion. It is for the next process, which may start much later.
 	soleTombstoneTTL = 7 * 24 * time.Hour
+	// maxConsumers limits the consumers of a stream. None is needed, because reads create no consumers.
+	maxConsumers = 16
 )
 
 // Message is a message of a stream.
@@ -110,7 +112,7 @@ func Streams(maxBytes int64, replicas int) (heads, turns js.StreamConfig) {
 		MaxMsgsPerSubject: 1,
 		AllowDirect:       true,
 		AllowMsgTTL:       true,
-		MaxConsumers:      16,
+		MaxConsumers:      maxConsumers,
 	}
 	turns = js.StreamConfig{
 		Name:         TurnsStream,
@@ -120,7 +122,7 @@ func Streams(maxBytes int64, replicas int) (heads, turns js.StreamConfig) {
 		MaxBytes:     max(maxBytes/16*3, 1<<20),
 		Discard:      js.DiscardOld,
 		AllowDirect:  true,
-		MaxConsumers: 16,
+		MaxConsumers: maxConsumers,
 	}
 	return heads, turns
 }

@@ -27,13 +27,14 @@ const (
 
 // EndTurn implements event.Threads. Other processes may change the head at the same time. So EndTurn starts again with
 // the newest head until it has replaced the head that it started from. The first attempt takes the head from the index,
-// unless that head leaves nothing to do: it may be out of date.
+// unless that head shows neither that run's turn has ended nor that it must end, because the index may be out of date.
 func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, data []byte) error {
 	if len(data) > event.MaxTurn {
 		return event.ErrTooLarge
 	}
 	h, known := s.cachedHead(owner, id)
-	if canUse := known && (h.hasEnded(run) || h.mustEnd(run, data)); !canUse {
+	canUse := known && (h.hasEnded(run) || h.mustEnd(run, data))
+	if !canUse {
 		var err error
 		if h, err = s.readHead(ctx, owner, id); err != nil {
 			return err
@@ -41,7 +42,7 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 	}
 	for {
 		switch {
-		case h.hasEnded(run): // this is a second call
+		case h.hasEnded(run): // EndTurn was called before
 			return nil
 		case !h.isUnfinished(run):
 			return event.ErrNotFound
@@ -78,7 +79,7 @@ func (h *head) mustEnd(run string, data []byte) bool {
 }
 
 // tryEndTurn makes one attempt to store run's turn and to replace h with a head that counts the turn. It returns false
-// if h was replaced by another process, or if h now counts the turn of another run (storeAndCountTurn).
+// if another process has replaced h, or if the new head counts the turn of another run (storeAndCountTurn).
 func (s *Store) tryEndTurn(ctx context.Context, h head, run string, data []byte) (done bool, _ error) {
 	after, err := s.storeAndCountTurn(ctx, h, run, data)
 	if err != nil {
