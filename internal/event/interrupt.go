@@ -67,7 +67,14 @@ func (i Interrupt) Body() Body {
 			ChildRunID:  i.ChildRunID,
 		}
 	case KindBudget:
-		return BudgetRequired{InterruptID: i.ID, Limit: i.Limit, Used: i.Used, Max: i.Max, Message: i.Message, ExpiresAt: i.ExpiresAt}
+		return BudgetRequired{
+			InterruptID: i.ID,
+			Limit:       i.Limit,
+			Used:        i.Used,
+			Max:         i.Max,
+			Message:     i.Message,
+			ExpiresAt:   i.ExpiresAt,
+		}
 	}
 	return Elicitation{
 		Call:        i.Call,

@@ -36,7 +36,7 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	if exists {
 		return event.ErrExists
 	}
-	w := newWriter(r, 0, event.Event{}, 1) // attempt 1
+	w := newWriter(r, 0, event.Event{}, firstAttempt) // the run has no messages yet
 	if err := l.createEntries(ctx, w, run, &rec); err != nil {
 		if !errors.Is(err, event.ErrExists) { // otherwise the entries belong to the existing run
 			l.removeEntries(ctx, run)
@@ -260,7 +260,7 @@ func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 		return err
 	}
 	m := nats.NewMsg(runSubject(id, eventToken))
-	m.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: 1, kind: kindAbandoned}.String())
+	m.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: firstAttempt, kind: kindAbandoned}.String())
 	if _, err := l.publishAfter(ctx, runsName, m, 0, createTimeout); err != nil {
 		return err
 	}

@@ -213,7 +213,7 @@ func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
 	if err != nil || !event.ValidID(nonce) || count < 1 || count > maxParts {
 		return nil, fmt.Errorf("a message of the log has malformed parts")
 	}
-	run := strings.SplitN(msg.subject, ".", 5)[3] // answerd run SHARD ID …
+	run, _ := runOf(msg.subject)
 	partSubjects := runSubject(run, partToken+"."+nonce+".*")
 	var payload []byte
 	from := uint64(0)
@@ -404,8 +404,8 @@ func decodeStoredMessage(data []byte) (*message, error) {
 
 // readLastOfEach returns the last message of each subject, keyed by subject. Subjects without a message are missing
 // from the map. In a cluster any server may answer, so the newest messages may be missing.
-func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
-	bySubject := make(map[string]message, len(subjects))
+func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []string) (map[string]*message, error) {
+	bySubject := make(map[string]*message, len(subjects))
 	missing := subjects
 	for len(missing) > 0 {
 		// An answer ends early at maxBatch messages or maxBatchBytes.
@@ -414,15 +414,12 @@ func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []s
 			return nil, err
 		}
 		for _, m := range found {
-			bySubject[m.subject] = m
+			bySubject[m.subject] = &m
 		}
 		if !more || len(found) == 0 {
 			break
 		}
-		missing = slices.DeleteFunc(slices.Clone(missing), func(s string) bool {
-			_, have := bySubject[s]
-			return have
-		})
+		missing = slices.DeleteFunc(slices.Clone(missing), func(s string) bool { return bySubject[s] != nil })
 	}
 	return bySubject, nil
 }
@@ -430,13 +427,13 @@ func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []s
 // readLastOfEachComplete is like readLastOfEach, but in a cluster it asks the leader for each subject that is missing
 // from the answer. So a subject that is missing from the map has no messages. It stops at the first error, and the map
 // is then incomplete.
-func (c *client) readLastOfEachComplete(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
+func (c *client) readLastOfEachComplete(ctx context.Context, stream string, subjects []string) (map[string]*message, error) {
 	bySubject, err := c.readLastOfEach(ctx, stream, subjects)
 	if err != nil || !c.clustered {
 		return bySubject, err
 	}
 	for _, subject := range subjects {
-		if _, have := bySubject[subject]; have {
+		if bySubject[subject] != nil {
 			continue
 		}
 		m, err := c.readLastFromLeader(ctx, stream, subject)
@@ -444,7 +441,7 @@ func (c *client) readLastOfEachComplete(ctx context.Context, stream string, subj
 			return bySubject, err
 		}
 		if m != nil {
-			bySubject[subject] = *m
+			bySubject[subject] = m
 		}
 	}
 	return bySubject, nil
@@ -477,7 +474,7 @@ func (c *client) readInputs(ctx context.Context, id string, after int64) ([]even
 // readers use only the newest.
 func (c *client) savePayload(ctx context.Context, id, tokens string, payload []byte) error {
 	m := nats.NewMsg(runSubject(id, tokens))
-	m.Header.Set(writerHeader, writerID{instance: c.instanceID, attempt: 1}.String())
+	m.Header.Set(writerHeader, writerID{instance: c.instanceID, attempt: firstAttempt}.String())
 	if err := c.setPayload(ctx, id, m, payload); err != nil {
 		return err
 	}

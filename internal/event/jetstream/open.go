@@ -118,8 +118,11 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 // startEmbedded starts the NATS server of a file: log, whose files are in dir.
 func (l *Log) startEmbedded(dir string, opts Options) (err error) {
 	l.embedded, err = embedded.Start(embedded.Options{
-		Dir: dir, MaxBytes: opts.MaxBytes, Default: opts.memory() / 3 * 2,
-		Streams: []string{runsName, threads.HeadsStream, threads.TurnsStream}, Logger: l.logger,
+		Dir:      dir,
+		MaxBytes: opts.MaxBytes,
+		Default:  opts.memory() / 3 * 2,
+		Streams:  []string{runsName, threads.HeadsStream, threads.TurnsStream},
+		Logger:   l.logger,
 	})
 	if err != nil {
 		return err

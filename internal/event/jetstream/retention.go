@@ -338,7 +338,9 @@ func (l *Log) evictByShare(ctx context.Context) (mustDeleteAny bool, err error) 
 		return isFull, nil
 	}
 	outcome, err := l.sizes.Evict(ctx, share.Eviction{
-		Limit: limit, EndedBefore: endedBefore, Ended: l.endOf,
+		Limit:       limit,
+		EndedBefore: endedBefore,
+		Ended:       l.endOf,
 		Delete: func(ctx context.Context, id, owner string) error {
 			l.expired.Add(1)
 			return l.deleteRun(ctx, id, ownerPrefix+owner+".*."+id)
@@ -425,17 +427,14 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, which deleta
 // isDeletable reports whether the run of entry, a message of the index, must be deleted. lastEvents holds the last
 // messages of runs by subject. They may come from any server, which may lack the newest messages, or all messages if it
 // has just joined. So in a cluster, isDeletable confirms the result with the leader.
-func (l *Log) isDeletable(ctx context.Context, entry message, lastEvents map[string]message, which deletable) (bool, error) {
+func (l *Log) isDeletable(ctx context.Context, entry message, lastEvents map[string]*message, which deletable) (bool, error) {
 	subject := runSubject(lastToken(entry.subject), eventToken)
-	var last *message
-	if found, hasEvents := lastEvents[subject]; hasEvents {
-		last = &found
-	}
-	isExpired, err := l.isExpired(ctx, entry, last, which)
+	isExpired, err := l.isExpired(ctx, entry, lastEvents[subject], which)
 	if err != nil || !isExpired || !l.clustered {
 		return isExpired, err
 	}
-	if last, err = l.readLastFromLeader(ctx, runsName, subject); err != nil {
+	last, err := l.readLastFromLeader(ctx, runsName, subject)
+	if err != nil {
 		return false, err
 	}
 	return l.isExpired(ctx, entry, last, which)

@@ -1,6 +1,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -399,10 +400,8 @@ func (w *writer) relinquish(ctx context.Context, kind string, header nats.Header
 	}
 	w.relinquished = true
 	w.mu.Unlock()
-	// Flush even after an error, so that the events in the queue are stored.
-	if flushErr := w.queue.Flush(ctx); err == nil {
-		err = flushErr
-	}
+	flushErr := w.queue.Flush(ctx) // even after an error, so that the events in the queue are stored
+	err = cmp.Or(err, flushErr)
 	if err == nil {
 		err = w.appendControl(ctx, kind, header)
 	}
@@ -452,9 +451,9 @@ func (w *writer) sendAhead(stream string, msg *nats.Msg, await func(context.Cont
 	if w.lastAdded.Seq > 0 {
 		return false, nil
 	}
-	s, err := w.run.log.send(stream, msg)
+	message, err := w.run.log.send(stream, msg)
 	if err == nil {
-		w.aheadWaits = append(w.aheadWaits, func(ctx context.Context) error { return await(ctx, s) })
+		w.aheadWaits = append(w.aheadWaits, func(ctx context.Context) error { return await(ctx, message) })
 	}
 	return true, err
 }

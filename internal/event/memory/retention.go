@@ -57,9 +57,9 @@ func (l *Log) makeSpaceLocked(r *run) {
 	// The log may exceed its limit again at this point, because runs append without l.mu. r loses events only if no
 	// other run has ended. Otherwise the next append drops such a run.
 	if excess := l.bytes.Load() - l.maxBytes; excess > 0 && !l.hasOtherEndedLocked(r) {
-		// Drop more than needed, so that not every append drops something.
 		l.dropTailLocked(r)
-		r.usage.count(r.trimContent(excess + l.maxBytes/16))
+		more := l.maxBytes / 16 // so that not every append drops something
+		r.usage.count(r.trimContent(excess + more))
 	}
 }
 

@@ -127,7 +127,7 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 		if err != nil {
 			return "", 0, err
 		}
-		if existing == nil { // it was removed since then
+		if existing == nil { // that turn was removed since publishTurn, so try again
 			continue
 		}
 		existingData, err := s.readData(ctx, &h, *existing)
