@@ -84,8 +84,8 @@ func testReleasedRunIsClaimed(t *testing.T, log event.Log) {
 	appendEvent(t, log, "run_a", event.RunError{})
 	noError(t, job.Done(t.Context()))
 	wantNoJob(t, log)
-	if n, err := readAll(t.Context(), log, "run_a"); n != 6 || err != nil {
-		t.Errorf("read %d events, %v, want 6", n, err)
+	if events, err := readAll(t.Context(), log, "run_a"); len(events) != 6 || err != nil {
+		t.Errorf("read %d events, %v, want 6", len(events), err)
 	}
 }
 

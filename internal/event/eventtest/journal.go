@@ -65,8 +65,8 @@ func testNoteIsNotAnEvent(t *testing.T, log event.Log) {
 	wantError(t, log.AddNote(t.Context(), "run_a", make([]byte, event.MaxNote+1)), event.ErrTooLarge, "AddNote beyond MaxNote")
 	wantError(t, errorOf(log.Notes(t.Context(), "run_b")), event.ErrNotFound, "Notes of an unknown run")
 	appendEvent(t, log, "run_a", event.FinalAnswer{})
-	if n, err := readAll(t.Context(), log, "run_a"); n != 303 || err != nil {
-		t.Errorf("read %d events, %v, want 303", n, err)
+	if events, err := readAll(t.Context(), log, "run_a"); len(events) != 303 || err != nil {
+		t.Errorf("read %d events, %v, want 303", len(events), err)
 	}
 	wantError(t, log.AddNote(t.Context(), "run_a", nil), event.ErrEnded, "AddNote after the end")
 }

@@ -34,31 +34,21 @@ func testDeltasAddUp(t *testing.T, log event.Log) {
 	}
 
 	appendEvent(t, log, "run_a", event.FinalAnswer{})
+	events, err := readAll(t.Context(), log, "run_a")
+	noError(t, err)
 	var got strings.Builder
-	for pos := int64(0); ; {
-		page, err := log.After(t.Context(), "run_a", pos)
-		noError(t, err)
-		for _, e := range page.Events {
-			pos++
-			if e.Seq != pos {
-				t.Fatalf("event %d, want %d", e.Seq, pos)
-			}
-			switch b := e.Body.(type) {
-			case event.TextDelta:
-				got.WriteString(b.Delta)
-			case event.ReasoningDelta:
-				got.WriteString(b.Delta)
-			case event.ToolCallArgs:
-				got.WriteString(b.Delta)
-			case event.StepStart:
-				fmt.Fprintf(&got, "|%d|", b.Step)
-			}
-		}
-		if page.Ended {
-			break
+	for _, e := range events {
+		switch b := e.Body.(type) {
+		case event.TextDelta:
+			got.WriteString(b.Delta)
+		case event.ReasoningDelta:
+			got.WriteString(b.Delta)
+		case event.ToolCallArgs:
+			got.WriteString(b.Delta)
+		case event.StepStart:
+			fmt.Fprintf(&got, "|%d|", b.Step)
 		}
 	}
-
 	if got.String() != want.String() {
 		t.Errorf("got  %s\nwant %s", got.String(), want.String())
 	}
@@ -124,12 +114,8 @@ func testLargeEventIsKeptUnchanged(t *testing.T, log event.Log) {
 	appendEvent(t, log, "run_a", stepStart(1))
 	end := event.FinalAnswer{Answer: large.Question, Metadata: event.Metadata{Model: "m"}}
 	appendEvent(t, log, "run_a", end)
-	var got []event.Event
-	for pos := int64(0); len(got) < 3; pos = int64(len(got)) {
-		page, err := log.After(t.Context(), "run_a", pos)
-		noError(t, err)
-		got = append(got, page.Events...)
-	}
+	got, err := readAll(t.Context(), log, "run_a")
+	noError(t, err)
 	if got[0].Body.(event.Start).Question != large.Question || got[2].Body.(event.FinalAnswer).Answer != large.Question {
 		t.Errorf("events have %d and %d bytes of text, want the appended %d",
 			len(got[0].Body.(event.Start).Question), len(got[2].Body.(event.FinalAnswer).Answer), len(large.Question))

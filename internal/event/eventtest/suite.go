@@ -120,17 +120,9 @@ func testMoreIsClosedByAnAppend(t *testing.T, log event.Log) {
 	if err != nil || page.More == nil {
 		t.Fatalf("After(0) = %+v, %v, want a page that waits", page, err)
 	}
-	select {
-	case <-page.More:
-		t.Fatal("More is closed before an append, want open")
-	default:
-	}
+	wantOpen(t, page.More, "More before an append")
 	appendEvent(t, log, "run_a", stepStart(1))
-	select {
-	case <-page.More:
-	case <-t.Context().Done():
-		t.Fatal("More is open after an append, want closed")
-	}
+	wantClosed(t, page.More, "More after an append")
 }
 
 func testSettledIsClosedByASuspensionAndByTheEnd(t *testing.T, log event.Log) {
@@ -142,22 +134,14 @@ func testSettledIsClosedByASuspensionAndByTheEnd(t *testing.T, log event.Log) {
 			t.Fatalf("Settled = %v, want no error", err)
 		}
 		appendEvent(t, log, "run_a", stepStart(2))
-		select {
-		case <-settled:
-			t.Fatalf("Settled is closed before %T, want open", b)
-		default:
-		}
+		wantOpen(t, settled, fmt.Sprintf("Settled before %T", b))
 		appendEvent(t, log, "run_a", b)
 		again, err := log.Settled(t.Context(), "run_a")
 		if err != nil {
 			t.Fatalf("Settled after %T = %v, want no error", b, err)
 		}
 		for _, settled := range []<-chan struct{}{settled, again} {
-			select {
-			case <-settled:
-			case <-t.Context().Done():
-				t.Fatalf("Settled is open after %T, want closed", b)
-			}
+			wantClosed(t, settled, fmt.Sprintf("Settled after %T", b))
 		}
 	}
 	wantError(t, errorOf(log.Settled(t.Context(), "run_b")), event.ErrNotFound, "Settled of an unknown run")
@@ -175,11 +159,7 @@ func testSettledWakesNoReaderThatWaitsAtASuspension(t *testing.T, log event.Log)
 	if _, err := log.Settled(t.Context(), "run_a"); err != nil {
 		t.Fatalf("Settled = %v, want no error", err)
 	}
-	select {
-	case <-page.More:
-		t.Error("More is closed by Settled, want open")
-	default:
-	}
+	wantOpen(t, page.More, "More after Settled")
 }
 
 func testTerminalEventIsLast(t *testing.T, log event.Log) {
@@ -224,17 +204,17 @@ func testRunsAreSeparate(t *testing.T, log event.Log) {
 
 // testReadersSeeTheSameEvents starts readers at any time while one writer appends.
 func testReadersSeeTheSameEvents(t *testing.T, log event.Log) {
-	const events, readers = 300, 16
+	const steps, readers = 300, 16
 	createRun(t, log, "run_a")
 	var wg sync.WaitGroup
 	for range readers {
 		wg.Go(func() {
-			if n, err := readAll(t.Context(), log, "run_a"); err != nil || n != events+1 {
-				t.Errorf("a reader got %d events, %v, want %d", n, err, events+1)
+			if events, err := readAll(t.Context(), log, "run_a"); err != nil || len(events) != steps+1 {
+				t.Errorf("a reader got %d events, %v, want %d", len(events), err, steps+1)
 			}
 		})
 	}
-	for i := range events {
+	for i := range steps {
 		appendEvent(t, log, "run_a", stepStart(i))
 	}
 	appendEvent(t, log, "run_a", event.FinalAnswer{})
@@ -267,5 +247,22 @@ func testEnvelopeIsOnEveryEvent(t *testing.T, log event.Log) {
 		if c < ' ' {
 			t.Fatalf("the event is %q, want one line", line)
 		}
+	}
+}
+
+// testRequestIsReturnedUnchanged checks that Run returns the Request that was passed to Create, before and after the
+// end of the run.
+func testRequestIsReturnedUnchanged(t *testing.T, log event.Log) {
+	const request = `{"any":"bytes"}`
+	noError(t, log.Create(t.Context(), event.Run{ID: "run_a", Request: []byte(request)}))
+	createRun(t, log, "run_b")
+	for _, body := range []event.Body{event.Start{}, event.Cancelled{}} {
+		appendEvent(t, log, "run_a", body)
+		if r, err := log.Run(t.Context(), "run_a"); err != nil || string(r.Request) != request {
+			t.Errorf("Request after %s = %q, %v, want %q", body.Type(), r.Request, err, request)
+		}
+	}
+	if r, err := log.Run(t.Context(), "run_b"); err != nil || len(r.Request) > 0 {
+		t.Errorf("Request of another run = %q, %v, want none", r.Request, err)
 	}
 }

@@ -214,6 +214,17 @@ func (l *Log) Append(_ context.Context, id string, b event.Body) (int64, error) 
 	return e.Seq, nil
 }
 
+// AppendAsync implements event.Log. It stores the event at once, like Append.
+func (l *Log) AppendAsync(ctx context.Context, id string, b event.Body) (int64, error) {
+	return l.Append(ctx, id, b)
+}
+
+// Flush implements event.Log. It only checks that the run exists, because all events are stored at once.
+func (l *Log) Flush(_ context.Context, id string) error {
+	_, err := l.findRun(id)
+	return err
+}
+
 // After implements event.Log. It decodes events that are no longer in the run's tail without holding a lock.
 func (l *Log) After(_ context.Context, id string, seq int64) (event.Page, error) {
 	r, err := l.findRun(id)
