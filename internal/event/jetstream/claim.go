@@ -244,7 +244,7 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	if err != nil {
 		return nil, err
 	}
-	r, err := l.getRun(id)
+	r, err := l.getOrAddRun(id)
 	if err != nil {
 		return nil, err
 	}

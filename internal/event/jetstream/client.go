@@ -233,7 +233,8 @@ func isLeaderless(info *js.StreamInfo) bool {
 // password.
 func CheckURL(address string) error {
 	if dir, ok := strings.CutPrefix(address, "file:"); ok {
-		if strings.HasPrefix(dir, "//") || strings.TrimSpace(dir) == "" || filepath.Clean(dir) == string(filepath.Separator) {
+		isRoot := filepath.Clean(dir) == string(filepath.Separator)
+		if isRoot || strings.HasPrefix(dir, "//") || strings.TrimSpace(dir) == "" {
 			return errors.New("must be file: and a directory, such as file:/var/lib/answerd")
 		}
 		return nil

@@ -25,7 +25,7 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	if l.diskFull.Load() {
 		return fmt.Errorf("create a run: %w", event.ErrUnavailable)
 	}
-	r, err := l.getRun(run.ID)
+	r, err := l.getOrAddRun(run.ID)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 // returns event.ErrStarting if this instance is the run's writer or the run has a job, and event.ErrFenced if the run
 // has received a message.
 func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
-	r, err := l.getRun(id)
+	r, err := l.getOrAddRun(id)
 	if err != nil {
 		return err
 	}

@@ -243,10 +243,11 @@ func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
 		return nil
 	}
 	// Remove this message instead of purging the subject, because the key may refer to another run by now.
-	if err := deleteMessage(ctx, l.indexStream, m.pos); !errors.Is(err, event.ErrFenced) {
-		return err
+	err = deleteMessage(ctx, l.indexStream, m.pos)
+	if errors.Is(err, event.ErrFenced) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // writeTombstone replaces a run's record with a tombstone, which is rec without the key, the request and the metadata.

@@ -207,7 +207,7 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 	if _, err := l.Run(ctx, id); err != nil {
 		return nil, err
 	}
-	r, err := l.getRun(id)
+	r, err := l.getOrAddRun(id)
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPa
 	if _, err := l.Run(ctx, id); err != nil {
 		return event.InputPage{}, err
 	}
-	r, err := l.getRun(id)
+	r, err := l.getOrAddRun(id)
 	if err != nil {
 		return event.InputPage{}, err
 	}

@@ -183,12 +183,16 @@ func newLog(opts Options) *Log {
 // cached runs are read again (requestResync).
 func (l *Log) connectOptions() []nats.Option {
 	return []nats.Option{
-		nats.Name("answerd"), nats.MaxReconnects(-1),
-		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
+		nats.Name("answerd"),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(100 * time.Millisecond),
+		nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		// Otherwise the client library gives up after two refused logins, for example while credentials are being
 		// replaced.
 		nats.IgnoreAuthErrorAbort(),
-		nats.Timeout(connectTimeout), nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.Timeout(connectTimeout),
+		nats.PingInterval(10 * time.Second),
+		nats.MaxPingsOutstanding(2),
 		// Do not buffer messages while disconnected. publishAfter repeats an append that could not be sent, and the
 		// buffered copy would be sent as well.
 		nats.ReconnectBufSize(-1),

@@ -51,11 +51,7 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 
 	select {
 	case m := <-inbox.answers:
-		select {
-		case c.pullInboxes <- inbox: // a request has one answer, so the next request can use the inbox
-		default: // enough inboxes are kept
-			_ = inbox.sub.Unsubscribe() // fails on a closed connection only
-		}
+		c.keepPullInbox(inbox)
 		return c.newDelivery(m)
 	case <-noAnswer.C: // the server was unreachable
 	case <-ctx.Done():
@@ -97,6 +93,15 @@ func (c *client) openPullInbox() (pullInbox, error) {
 	var err error
 	inbox.sub, err = c.write.ChanSubscribe(c.write.NewInbox(), inbox.answers)
 	return inbox, err
+}
+
+// keepPullInbox keeps an inbox for a later request. It can be used again, because a request has only one answer.
+func (c *client) keepPullInbox(inbox pullInbox) {
+	select {
+	case c.pullInboxes <- inbox:
+	default: // enough inboxes are kept
+		_ = inbox.sub.Unsubscribe() // fails on a closed connection only
+	}
 }
 
 // newDelivery returns the delivery in the answer to a pull request. It returns errNoJob or errNoConsumer if the answer

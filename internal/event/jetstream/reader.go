@@ -30,7 +30,7 @@ const (
 // the live subscription that all readers of the run share. Older events are read from the stream.
 func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, error) {
 	for {
-		r, err := l.getRun(id)
+		r, err := l.getOrAddRun(id)
 		if err != nil {
 			return event.Page{}, err
 		}
@@ -57,7 +57,7 @@ func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, erro
 // end of the run cannot be missed.
 func (l *Log) Settled(ctx context.Context, id string) (<-chan struct{}, error) {
 	for {
-		r, err := l.getRun(id)
+		r, err := l.getOrAddRun(id)
 		if err != nil {
 			return nil, err
 		}
@@ -131,9 +131,9 @@ func (r *run) receivesEventsLocked() bool {
 // confirmEnd asks the stream's leader for the run's last message, and refreshes the cache until it has that message.
 func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 	r.mu.Lock()
-	known := seq <= r.last.Seq || r.isGoneLocked()
+	isConfirmed := seq <= r.last.Seq || r.isGoneLocked()
 	r.mu.Unlock()
-	if known {
+	if isConfirmed {
 		return nil
 	}
 	m, err := r.log.readLastFromLeader(ctx, runsName, runSubject(r.id, eventToken))

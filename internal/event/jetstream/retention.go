@@ -148,10 +148,11 @@ func (l *Log) expireRuns(ctx context.Context) error {
 		return err
 	}
 	spaceShort, err := l.isSpaceShort(ctx)
-	if err == nil && spaceShort {
-		spaceShort, err = l.evictByShare(ctx)
-	}
 	if err != nil || !spaceShort {
+		return err
+	}
+	mustDeleteAny, err := l.evictByShare(ctx)
+	if err != nil || !mustDeleteAny {
 		return err
 	}
 	return l.expireInOrder(ctx, endedRuns)
@@ -269,8 +270,12 @@ func (l *Log) watchSpace(tick *time.Ticker) bool {
 // drops events that are still needed, and the index refuses new runs.
 func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 	for _, stream := range []js.Stream{l.runsStream, l.indexStream} {
-		if s, err := l.spaceOf(ctx, stream); err != nil || s.exceeds(shortAbove) {
-			return err == nil, err
+		s, err := l.spaceOf(ctx, stream)
+		if err != nil {
+			return false, err
+		}
+		if s.exceeds(shortAbove) {
+			return true, nil
 		}
 	}
 	return false, nil
@@ -372,7 +377,7 @@ func (l *Log) endOf(ctx context.Context, id, owner string) (ended time.Time, pos
 		}
 		return ended, 0, err
 	}
-	hasEnded, err := l.mustDelete(ctx, *last, endedRuns)
+	hasEnded, err := l.mustDelete(ctx, *last, endedRuns) // while space is short, all runs that have ended must be deleted
 	if err != nil || !hasEnded {
 		return ended, last.pos, err
 	}

@@ -80,9 +80,9 @@ type run struct {
 	cachedBytes int64     // this run's part of Log.cached
 }
 
-// getRun returns the cache entry of a run, and adds an empty one if the cache has none. The run need not exist in the
-// log. getRun returns event.ErrNotFound if id is not a valid id.
-func (l *Log) getRun(id string) (*run, error) {
+// getOrAddRun returns the cache entry of a run, and adds an empty one if the cache has none. The run need not exist in
+// the log. getOrAddRun returns event.ErrNotFound if id is not a valid id.
+func (l *Log) getOrAddRun(id string) (*run, error) {
 	if !event.ValidID(id) {
 		return nil, event.ErrNotFound
 	}
@@ -211,17 +211,18 @@ func (r *run) appendTailLocked(events []event.Event, pos, previous uint64) {
 	}
 	if !r.loaded || previous != r.head {
 		r.stale = true
-	} else {
-		for _, e := range events {
-			r.tail = append(r.tail, e)
-			r.tailPos = append(r.tailPos, pos)
-			r.tailBytes += len(e.JSON)
-			r.last = e
-		}
-		r.head = pos
-		r.trimTailLocked()
-		r.countCachedLocked()
+		r.wakeReadersLocked()
+		return
 	}
+	for _, e := range events {
+		r.tail = append(r.tail, e)
+		r.tailPos = append(r.tailPos, pos)
+		r.tailBytes += len(e.JSON)
+		r.last = e
+	}
+	r.head = pos
+	r.trimTailLocked()
+	r.countCachedLocked()
 	if r.stale || r.last.Settled() {
 		r.wakeReadersLocked()
 	} else {
@@ -271,7 +272,7 @@ func (r *run) trimTailLocked() {
 
 // Run implements event.Log. It reads the stream only if the cached run is not up to date.
 func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
-	r, err := l.getRun(id)
+	r, err := l.getOrAddRun(id)
 	if err != nil {
 		return event.Run{}, err
 	}

@@ -92,15 +92,15 @@ func (l *Log) writerFor(ctx context.Context, id string) (*writer, error) {
 	return nil, event.ErrFenced
 }
 
-// Append implements event.Log. It waits until the event is stored, unless the event is a delta that becomes pending
-// (see add).
+// Append implements event.Log. It waits until the event is stored, unless the event is a delta that was joined with
+// pending ones (see add).
 func (l *Log) Append(ctx context.Context, id string, body event.Body) (int64, error) {
 	w, err := l.writerFor(ctx, id)
 	if err != nil {
 		return 0, err
 	}
-	seq, delayed, err := w.add(ctx, body)
-	if err == nil && !delayed {
+	seq, isJoined, err := w.add(ctx, body)
+	if err == nil && !isJoined {
 		err = w.queue.Flush(ctx)
 	}
 	if err != nil {
@@ -150,9 +150,9 @@ func (w *writer) checkWritableLocked() error {
 }
 
 // add adds body to the queue, after the pending deltas, and returns the number of its event. It blocks only if the
-// queue is too long or could not be stored (Queue.Settle). A delta may become pending instead of being added. delayed
-// is then true, and seq is the number that the joined event of all pending deltas will have.
-func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed bool, err error) {
+// queue is too long or could not be stored (Queue.Settle). If body is a delta that was joined with the pending ones,
+// isJoined is true, and seq is the number of the event with all of them, which may not be in the queue yet.
+func (w *writer) add(ctx context.Context, body event.Body) (seq int64, isJoined bool, err error) {
 	if err := w.queue.Settle(ctx); err != nil {
 		return 0, false, err
 	}
@@ -161,7 +161,7 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed b
 	if err := w.checkWritableLocked(); err != nil {
 		return 0, false, err
 	}
-	if w.pending.Add(body, maxPendingDelta) { // body is a delta that was joined with the pending ones
+	if w.pending.Add(body, maxPendingDelta) {
 		wait := deltaInterval - time.Since(w.lastDelta)
 		if wait > 0 {
 			w.scheduleDeltaLocked(wait)

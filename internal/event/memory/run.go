@@ -251,9 +251,10 @@ func (u *ownerUsage) count(n int64) int64 {
 	return u.total.Add(n)
 }
 
-// canDropLocked reports whether the owner's run that ended first is not r and ended before t. The caller holds Log.mu.
-func (u *ownerUsage) canDropLocked(r *run, t time.Time) bool {
-	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(t)
+// canDropLocked reports whether the owner's run that ended first is not r and ended before endedBefore. The caller
+// holds Log.mu.
+func (u *ownerUsage) canDropLocked(r *run, endedBefore time.Time) bool {
+	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(endedBefore)
 }
 
 // trimContent drops the run's oldest results, then its tail except for the last part, and then its oldest events, until
