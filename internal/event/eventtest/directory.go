@@ -29,6 +29,14 @@ func listRuns(t *testing.T, log event.Log, f event.Filter) (ids []string) {
 	}
 }
 
+// wantRuns checks the ids of the runs on all pages of a filter.
+func wantRuns(t *testing.T, log event.Log, f event.Filter, want ...string) {
+	t.Helper()
+	if got := listRuns(t, log, f); !slices.Equal(got, want) {
+		t.Errorf("runs of %+v are %v, want %v", f, got, want)
+	}
+}
+
 func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 	var want []string
 	for i := range 30 {
@@ -57,23 +65,13 @@ func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 		return ids
 	}
 
-	for _, c := range []struct {
-		name   string
-		filter event.Filter
-		want   []string
-	}{
-		{"all", event.Filter{Owner: ada}, want},
-		{"small pages", event.Filter{Owner: ada, Limit: 7}, want},
-		{"a thread", event.Filter{Owner: ada, ThreadID: "thr 1.*", Limit: 4}, every(3, 1)},
-		{"completed", event.Filter{Owner: ada, Status: event.StatusCompleted, Limit: 2}, every(5, 0)},
-		{"suspended", event.Filter{Owner: ada, Status: event.StatusSuspended}, every(5, 1)},
-		{"failed", event.Filter{Owner: ada, Status: event.StatusFailed}, nil},
-		{"nobody", event.Filter{Owner: event.Owner{Subject: "ada"}}, nil},
-	} {
-		if got := listRuns(t, log, c.filter); !slices.Equal(got, c.want) {
-			t.Errorf("runs of filter %s are %v, want %v", c.name, got, c.want)
-		}
-	}
+	wantRuns(t, log, event.Filter{Owner: ada}, want...)
+	wantRuns(t, log, event.Filter{Owner: ada, Limit: 7}, want...)
+	wantRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr 1.*", Limit: 4}, every(3, 1)...)
+	wantRuns(t, log, event.Filter{Owner: ada, Status: event.StatusCompleted, Limit: 2}, every(5, 0)...)
+	wantRuns(t, log, event.Filter{Owner: ada, Status: event.StatusSuspended}, every(5, 1)...)
+	wantRuns(t, log, event.Filter{Owner: ada, Status: event.StatusFailed})
+	wantRuns(t, log, event.Filter{Owner: event.Owner{Subject: "ada"}})
 
 	page, err := log.Runs(t.Context(), event.Filter{Owner: bob, Limit: 1})
 	if err != nil || len(page.Runs) != 1 || page.Runs[0].Owner != bob || page.Runs[0].Status() != event.StatusRunning || page.Runs[0].Created.IsZero() || page.Runs[0].Metadata["team"] != "b" {
@@ -94,13 +92,8 @@ func testChildRunsAreListedOnRequest(t *testing.T, log event.Log) {
 			t.Errorf("Run(%s) = agent %q, parent %q, %v, want %q and %q", r.ID, got.Agent, got.ParentID, err, r.Agent, r.ParentID)
 		}
 	}
-	if got, want := listRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr"}), []string{"run_parent"}; !slices.Equal(got, want) {
-		t.Errorf("runs of the thread are %v, want %v", got, want)
-	}
-	filter := event.Filter{Owner: ada, ThreadID: "thr", Children: true}
-	if got, want := listRuns(t, log, filter), []string{"run_child", "run_parent"}; !slices.Equal(got, want) {
-		t.Errorf("runs of the thread with children are %v, want %v", got, want)
-	}
+	wantRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr"}, "run_parent")
+	wantRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr", Children: true}, "run_child", "run_parent")
 }
 
 func testDeletedRunIsGone(t *testing.T, log event.Log) {
@@ -135,9 +128,7 @@ func testDeletedRunIsGone(t *testing.T, log event.Log) {
 		}
 	}
 
-	if got := listRuns(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{"run_kept"}) {
-		t.Errorf("Runs = %v, want run_kept", got)
-	}
+	wantRuns(t, log, event.Filter{Owner: ada}, "run_kept")
 	wantError(t, log.Delete(t.Context(), "run_unknown"), event.ErrNotFound, "Delete of an unknown run")
 }
 
@@ -169,9 +160,7 @@ func testKeyRefersToOneRun(t *testing.T, log event.Log) {
 	if wins != 1 {
 		t.Errorf("%d calls of Create succeeded, want 1", wins)
 	}
-	if got := listRuns(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{winner}) {
-		t.Errorf("Runs = %v, want %s", got, winner)
-	}
+	wantRuns(t, log, event.Filter{Owner: ada}, winner)
 	if _, err := log.Append(t.Context(), winner, event.Start{}); err != nil { // a log may wait for the run's first event
 		t.Fatal(err)
 	}

@@ -111,7 +111,7 @@ func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) erro
 		_, err := l.BeginTurn(ctx, run.Owner, run.ThreadID, run.ID, run.Agent, title)
 		return err
 	}
-	sent, err := w.sendAhead(threads.HeadsStream, m, func(ctx context.Context, sent sentMessage) error {
+	isEarly, err := w.sendAhead(threads.HeadsStream, m, func(ctx context.Context, sent sentMessage) error {
 		pos, err := l.awaitAck(ctx, sent)
 		if err != nil {
 			return beginTurn(ctx)
@@ -119,7 +119,7 @@ func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) erro
 		addToIndex(pos)
 		return nil
 	})
-	if err != nil || !sent {
+	if err != nil || !isEarly {
 		return beginTurn(ctx)
 	}
 	return nil

@@ -75,7 +75,8 @@ func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) err
 		return err
 	}
 	if l.alone {
-		if sent, err := w.sendAhead(jobsName, msg, l.awaitSent); sent {
+		isEarly, err := w.sendAhead(jobsName, msg, l.awaitSent)
+		if isEarly {
 			return err
 		}
 	}

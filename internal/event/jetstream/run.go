@@ -323,7 +323,8 @@ func (r *run) refreshCache(ctx context.Context) error {
 		if done || err != nil {
 			return err
 		}
-		behind, err := r.endRefresh(r.loadTail(ctx, rec))
+		readErr := r.loadTail(ctx, rec)
+		behind, err := r.endRefresh(readErr)
 		if err != nil {
 			return err
 		}
@@ -354,17 +355,17 @@ func (r *run) beginRefresh() (rec *record, done bool, err error) {
 	return r.record, false, nil
 }
 
-// endRefresh records the result of a read that returned err, and returns err. behind is true if the read did not find a
-// message that has arrived live.
-func (r *run) endRefresh(err error) (behind bool, _ error) {
+// endRefresh records the result of a read that returned readErr, and returns readErr. behind is true if the read did
+// not find a message that has arrived live.
+func (r *run) endRefresh(readErr error) (behind bool, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err != nil {
+	if readErr != nil {
 		r.stale = true
-		if errors.Is(err, event.ErrUnavailable) {
+		if errors.Is(readErr, event.ErrUnavailable) {
 			r.lastFailed = time.Now()
 		}
-		return false, err
+		return false, readErr
 	}
 	behind = r.head < r.liveHead
 	r.stale = r.stale || behind

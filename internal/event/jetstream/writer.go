@@ -443,9 +443,9 @@ func (w *writer) addNote(ctx context.Context, note []byte) error {
 }
 
 // sendAhead sends msg, which must be stored before readers get the run's first event, without waiting until it is
-// stored. awaitAhead waits for it later, by calling await. If the run already has an event, sendAhead sends nothing and
-// returns false. If msg could not be sent, it returns true and an error.
-func (w *writer) sendAhead(stream string, msg *nats.Msg, await func(context.Context, sentMessage) error) (sent bool, err error) {
+// stored. awaitAhead waits for it later, by calling await. isEarly is false, and nothing is sent, if the run already
+// has an event. If msg could not be sent, isEarly is true, and sendAhead returns an error.
+func (w *writer) sendAhead(stream string, msg *nats.Msg, await func(context.Context, sentMessage) error) (isEarly bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.lastAdded.Seq > 0 {

@@ -155,8 +155,15 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 		return event.ErrExists
 	}
 	record.Last = event.Event{}
-	added := &run{number: l.created + 1, began: now, record: record, status: event.StatusRunning, otherBytes: recordSize(record)}
-	if key := (ownedKey{record.Owner, record.Key}); record.Key != "" {
+	added := &run{
+		number:     l.created + 1,
+		began:      now,
+		record:     record,
+		status:     event.StatusRunning,
+		otherBytes: recordSize(record),
+	}
+	if record.Key != "" {
+		key := ownedKey{record.Owner, record.Key}
 		if other := l.keys[key]; other != nil {
 			return &event.KeyError{Run: other.record.ID, Same: other.record.Fingerprint == record.Fingerprint}
 		}
@@ -231,21 +238,11 @@ func (l *Log) After(_ context.Context, id string, seq int64) (event.Page, error)
 	if err != nil {
 		return event.Page{}, err
 	}
-	page, undecoded, err := l.readPage(r, seq)
+	page, undecoded, err := r.readPage(seq, l.retention)
 	if err != nil {
 		return event.Page{}, err
 	}
 	return r.decodePage(page, undecoded)
-}
-
-// readPage returns the result of pageLocked, or event.ErrGone if the run is no longer kept.
-func (l *Log) readPage(r *run, seq int64) (event.Page, [][]byte, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.expiredLocked(l.retention) {
-		return event.Page{}, nil, event.ErrGone
-	}
-	return r.pageLocked(seq)
 }
 
 // Settled implements event.Log. If the run has already settled, the returned channel is closed.

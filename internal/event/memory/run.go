@@ -135,11 +135,15 @@ func (r *run) checkWritableLocked() error {
 	return nil
 }
 
-// pageLocked returns the next events after seq. If the tail does not have them, it returns at most maxPageEvents of
-// them as JSON in undecoded, and page.Events is empty. If the run has no later events and has not ended, page.More is
-// closed at the next append. The caller holds r.mu.
-func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err error) {
+// readPage returns the next events after seq. If the tail does not have them, it returns at most maxPageEvents of them
+// as JSON in undecoded, and page.Events is empty. If the run has no later events and has not ended, page.More is closed
+// at the next append. readPage returns event.ErrGone if the run or the event after seq is no longer kept.
+func (r *run) readPage(seq int64, retention time.Duration) (page event.Page, undecoded [][]byte, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	switch {
+	case r.expiredLocked(retention):
+		return page, nil, event.ErrGone
 	case seq < 0 || seq > r.events.newest:
 		return page, nil, event.ErrInvalidPosition
 	case seq+1 < r.events.first():
@@ -159,7 +163,7 @@ func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err er
 	return page, undecoded, nil
 }
 
-// decodePage decodes undecoded, which pageLocked returned, into page.Events. It needs no lock, because the blocks of a
+// decodePage decodes undecoded, which readPage returned, into page.Events. It needs no lock, because the blocks of a
 // run do not change.
 func (r *run) decodePage(page event.Page, undecoded [][]byte) (event.Page, error) {
 	if len(undecoded) == 0 {
