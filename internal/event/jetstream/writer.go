@@ -173,7 +173,7 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, isJoined 
 	if err := w.addPendingLocked(); err != nil {
 		return 0, false, err
 	}
-	if isDelta := event.DeltaSize(body) > 0; isDelta { // it could not be joined with the pending ones
+	if event.IsDelta(body) { // it could not be joined with the pending deltas
 		w.lastDelta = time.Now()
 	}
 	err = w.addEventLocked(body, w.delay())
