@@ -356,13 +356,13 @@ func testLargeTurnIsKeptUnchanged(t *testing.T, log event.Log) {
 
 // testConcurrentTurnsAreAllKept adds turns to threads of two owners while the threads are being listed and renamed.
 func testConcurrentTurnsAreAllKept(t *testing.T, log event.Log) {
-	const writers, turns = 6, 10
+	const turns = 10
+	owners := map[string]event.Owner{"thr_0": ada, "thr_1": bob, "thr_2": ada, "thr_3": bob, "thr_4": ada, "thr_5": bob}
 	var all sync.WaitGroup
-	for w := range writers {
-		owner, thread := []event.Owner{ada, bob}[w%2], fmt.Sprintf("thr_%d", w)
+	for thread, owner := range owners {
 		all.Go(func() {
 			for n := range turns {
-				run := fmt.Sprintf("run_%d_%d", w, n)
+				run := fmt.Sprintf("run_%s_%d", thread, n)
 				if _, err := log.BeginTurn(t.Context(), owner, thread, run, "", thread); err != nil {
 					t.Error(err)
 				}
@@ -383,10 +383,8 @@ func testConcurrentTurnsAreAllKept(t *testing.T, log event.Log) {
 			}
 		})
 	}
-
 	all.Wait()
-	for w := range writers {
-		owner, thread := []event.Owner{ada, bob}[w%2], fmt.Sprintf("thr_%d", w)
+	for thread, owner := range owners {
 		if got := readTurns(t, log, owner, thread, 100, 1<<20); len(got) != turns || !slices.IsSorted(got) {
 			t.Errorf("turns of %s = %q, want %d in order", thread, got, turns)
 		}

@@ -220,18 +220,14 @@ func (s *Store) deleteHead(ctx context.Context, h head) (deleted bool, _ error) 
 	if err != nil {
 		return false, err
 	}
-	tombstonePos, err := s.server.PublishRemoval(ctx, HeadsStream, tombstone, h.pos)
-	hasTombstone := !s.server.IsFull(err)
-	if !hasTombstone {
-		err = s.server.Delete(ctx, HeadsStream, h.pos)
-	}
+	tombstonePos, err := s.removeHead(ctx, h, tombstone)
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
 		return false, nil
 	case err != nil:
 		return false, err
 	}
-
+	hasTombstone := tombstonePos > 0
 	key := h.key()
 	if len(h.Unfinished) > 0 { // a run may be adding a turn at this moment
 		s.removeTurnsLater(key, h.Incarnation)
@@ -250,6 +246,17 @@ func (s *Store) deleteHead(ctx context.Context, h head) (deleted bool, _ error) 
 		_, _ = s.server.PublishRemoval(ctx, HeadsStream, tombstone, 0)
 	}
 	return true, nil
+}
+
+// removeHead replaces the head h with tombstone, and returns the position of tombstone. If the account is so full that
+// it refuses tombstone, removeHead only removes h, and returns 0. It returns event.ErrFenced or event.ErrGone if h is
+// no longer the thread's head.
+func (s *Store) removeHead(ctx context.Context, h head, tombstone *nats.Msg) (tombstonePos uint64, err error) {
+	tombstonePos, err = s.server.PublishRemoval(ctx, HeadsStream, tombstone, h.pos)
+	if s.server.IsFull(err) {
+		return 0, s.server.Delete(ctx, HeadsStream, h.pos)
+	}
+	return tombstonePos, err
 }
 
 // newTombstone returns the message that replaces the head h of a deleted thread. The server removes the message after

@@ -338,8 +338,8 @@ func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
 			}
 		}
 	}
-	compared := 0
-	for place := s.idle.Front(); place != nil; place = place.Next() {
+	place := s.idle.Front()
+	for compared := 0; place != nil && compared < maxThreadsCompared; place = place.Next() {
 		other := place.Value.(*thread)
 		if other == t {
 			continue
@@ -351,9 +351,6 @@ func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
 			oldest = other
 		}
 		compared++
-		if compared == maxThreadsCompared {
-			break
-		}
 	}
 	return oldest
 }
