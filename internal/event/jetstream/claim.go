@@ -139,9 +139,9 @@ func (l *Log) endClaim(id string) {
 type runState struct {
 	record *record
 	last   event.Event // the run's newest event; its Seq is 0 if the run has none
-	by     writerID    // who wrote the run's last message, or its job's message if the run has none
+	info   messageInfo // who wrote the run's last message, or its job's message if the run has none
 	head   uint64      // the stream position of the run's last message; 0 if it has none
-	park   parkRecord  // set if by.kind is kindParked
+	park   parkRecord  // set if info.kind is kindParked
 
 	// The claim repeats the last event. If that event is stored in parts, parts is the partsHeader that refers to them.
 	// Otherwise data is the event's JSON.
@@ -165,14 +165,14 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 	if last == nil { // the run's creator has not written its first event yet
 		request, err := l.readRequest(ctx, id)
 		if err == nil && request != nil {
-			state.by, err = parseWriterID(request.header)
+			state.info, err = parseMessageInfo(request.header)
 		}
 		return state, err
 	}
 	state.head = last.pos
 	state.park = parseParkRecord(last.header)
-	state.last, state.by, err = l.readEvent(ctx, *last)
-	if state.by.inBatch { // the payload of a batch is not just the event
+	state.last, state.info, err = l.readEvent(ctx, *last)
+	if state.info.inBatch { // the payload of a batch is not just the event
 		state.data = state.last.JSON
 	} else {
 		state.data = last.data
@@ -185,11 +185,11 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 // executes it. If so, it has delayed or removed the delivery. It blocks while it asks the other instance (isClaimedBy).
 func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, msg *delivery) (mustNotClaim bool, _ error) {
 	switch {
-	case state.by.kind == kindReleased:
+	case state.info.kind == kindReleased:
 		return false, nil
-	case state.by.kind == kindParked:
+	case state.info.kind == kindParked:
 		return l.keepParked(ctx, id, state.park, msg)
-	case state.by.instance == l.instanceID:
+	case state.info.instance == l.instanceID:
 		return false, nil // claimDelivery found no job for the run here, so this instance does not execute it any more
 	}
 	// Delay the delivery before asking. If the executor releases the run right after it has answered, it adds a new
@@ -199,7 +199,7 @@ func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, ms
 	if err := msg.requestReply(ctx, nakPayload(delay)); err != nil {
 		return false, err
 	}
-	if l.isClaimedBy(ctx, state.by.instance, id) {
+	if l.isClaimedBy(ctx, state.info.instance, id) {
 		return true, nil
 	}
 	return false, msg.extendLease() // instead of the delay
@@ -232,9 +232,9 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	if err != nil {
 		return nil, err
 	}
-	by := writerID{instance: l.instanceID, attempt: state.by.attempt + 1, seq: state.last.Seq, kind: kindClaim}
+	info := messageInfo{instance: l.instanceID, attempt: state.info.attempt + 1, seq: state.last.Seq, kind: kindClaim}
 	m := nats.NewMsg(runSubject(id, eventToken))
-	m.Header.Set(writerHeader, by.String())
+	m.Header.Set(writerHeader, info.String())
 	if state.parts != "" {
 		m.Header.Set(partsHeader, state.parts)
 	} else if err := l.setPayload(ctx, id, m, state.data); err != nil {
@@ -248,13 +248,13 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	if err != nil {
 		return nil, err
 	}
-	j.writer = newWriter(r, pos, state.last, by.attempt)
+	j.writer = newWriter(r, pos, state.last, info.attempt)
 	l.updateRun(r, func() {
 		r.record = state.record
 		r.writer = j.writer
 		tailIsCurrent := r.loaded && r.head == state.head
 		if !tailIsCurrent { // otherwise keep its events for readers
-			r.setTailLocked(state.last, state.head, state.by)
+			r.setTailLocked(state.last, state.head, state.info)
 		}
 		r.last = state.last
 		r.head = pos

@@ -260,7 +260,7 @@ func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 		return err
 	}
 	m := nats.NewMsg(runSubject(id, eventToken))
-	m.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: firstAttempt, kind: kindAbandoned}.String())
+	m.Header.Set(writerHeader, messageInfo{instance: l.instanceID, attempt: firstAttempt, kind: kindAbandoned}.String())
 	if _, err := l.publishAfter(ctx, runsName, m, 0, createTimeout); err != nil {
 		return err
 	}

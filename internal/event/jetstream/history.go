@@ -73,8 +73,8 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 		}
 		for _, m := range found {
 			pos = m.pos
-			events, by, err := r.log.readEvents(ctx, m)
-			if err == nil && !by.isControl() {
+			events, info, err := r.log.readEvents(ctx, m)
+			if err == nil && !info.isControl() {
 				page.Events, err = appendAfter(page.Events, seq, events)
 			}
 			if err != nil {
@@ -193,11 +193,11 @@ func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (at position, fi
 	if len(found) == 0 {
 		return position{}, 0, event.ErrGone
 	}
-	by, err := parseWriterID(found[0].header)
+	info, err := parseMessageInfo(found[0].header)
 	if err != nil {
 		return position{}, 0, err
 	}
-	return position{seq: by.seq, pos: found[0].pos}, by.first, nil
+	return position{seq: info.seq, pos: found[0].pos}, info.first, nil
 }
 
 // Notes implements event.Journal. It reads until it has the last message of the run that this instance knows of, even
@@ -236,23 +236,23 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 
 // readNotes returns the notes in a message, or nil if it has none.
 func (l *Log) readNotes(ctx context.Context, msg message) ([]event.Note, error) {
-	by, err := parseWriterID(msg.header)
+	info, err := parseMessageInfo(msg.header)
 	switch {
 	case err != nil:
 		return nil, err
-	case by.inBatch:
+	case info.inBatch:
 		payload, err := l.readPayload(ctx, msg)
 		if err != nil {
 			return nil, err
 		}
-		_, notes, err := batch.Split(payload, by.seq)
+		_, notes, err := batch.Split(payload, info.seq)
 		return notes, err
-	case by.kind != kindNote:
+	case info.kind != kindNote:
 		return nil, nil
 	}
 	data, err := base64.StdEncoding.DecodeString(msg.header.Get(noteHeader))
 	if err != nil {
 		return nil, fmt.Errorf("decode a note: %w", err)
 	}
-	return []event.Note{{After: by.seq, Data: data}}, nil
+	return []event.Note{{After: info.seq, Data: data}}, nil
 }

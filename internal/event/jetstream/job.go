@@ -70,7 +70,7 @@ func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) err
 	msg := nats.NewMsg(jobPrefix + id)
 	if l.batches && len(request) <= maxJobRequest {
 		msg.Data = request
-		msg.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: firstAttempt}.String())
+		msg.Header.Set(writerHeader, messageInfo{instance: l.instanceID, attempt: firstAttempt}.String())
 	} else if err := l.savePayload(ctx, id, requestToken, request); err != nil {
 		return err
 	}

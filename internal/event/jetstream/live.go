@@ -55,7 +55,7 @@ func (r *run) acceptLive(msg message, kind string) {
 	if msg.pos <= r.head {
 		return
 	}
-	by, err := parseWriterID(msg.header)
+	info, err := parseMessageInfo(msg.header)
 	follows := r.loaded && msg.previous == r.head
 	inParts := msg.header.Get(partsHeader) != ""
 	if err != nil || !follows || inParts {
@@ -63,11 +63,11 @@ func (r *run) acceptLive(msg message, kind string) {
 		r.wakeReadersLocked()
 		return
 	}
-	if by.isControl() {
+	if info.isControl() {
 		r.advanceHeadLocked(msg.pos)
 		return
 	}
-	events, err := decodeEvents(msg.data, by)
+	events, err := decodeEvents(msg.data, info)
 	if err != nil {
 		r.log.logger.Error("an event from the log could not be decoded", "run_id", r.id, "error", err)
 		r.stale = true // pollRuns wakes the readers

@@ -20,7 +20,7 @@ import (
 
 // Headers of the messages that answerd stores.
 const (
-	writerHeader = "Answerd-Writer" // INSTANCE ATTEMPT SEQ, then the kind for a control message; see writerID
+	writerHeader = "Answerd-Writer" // INSTANCE ATTEMPT SEQ, then the kind for a control message; see messageInfo
 	noteHeader   = "Answerd-Note"   // the data of a single note, in base64
 	batchHeader  = "Answerd-Batch"  // COUNT: the data was encoded by package batch and has COUNT events
 	seenHeader   = "Answerd-Seen"   // for a parked run: the position of the last input that its executor read
@@ -76,8 +76,8 @@ func (m *message) toThreads() threads.Message {
 	return threads.Message{Subject: m.subject, Pos: m.pos, Time: m.time, Header: m.header, Data: m.data}
 }
 
-// writerID holds what the headers of a message say about its writer and its events.
-type writerID struct {
+// messageInfo holds what the headers of a message say about its writer and its events.
+type messageInfo struct {
 	instance string // the instanceID of the writer's Log
 	attempt  int    // the writer's job attempt (event.Job.Attempt)
 	seq      int64  // the number of the message's last event; a control message repeats the event before it
@@ -87,70 +87,70 @@ type writerID struct {
 }
 
 // isControl reports whether the message is a control message.
-func (w writerID) isControl() bool { return w.kind != "" }
+func (info messageInfo) isControl() bool { return info.kind != "" }
 
 // String returns the value of writerHeader.
-func (w writerID) String() string {
-	s := w.instance + " " + strconv.Itoa(w.attempt) + " " + strconv.FormatInt(w.seq, 10)
-	if w.isControl() {
-		s += " " + w.kind
+func (info messageInfo) String() string {
+	s := info.instance + " " + strconv.Itoa(info.attempt) + " " + strconv.FormatInt(info.seq, 10)
+	if info.isControl() {
+		s += " " + info.kind
 	}
 	return s
 }
 
-// parseWriterID parses the headers of a message: writerHeader, as String formats it, and batchHeader if present.
-func parseWriterID(header nats.Header) (w writerID, err error) {
+// parseMessageInfo parses the headers of a message: writerHeader, as String formats it, and batchHeader if present.
+func parseMessageInfo(header nats.Header) (info messageInfo, err error) {
 	fields := strings.Fields(header.Get(writerHeader))
 	if len(fields) < 3 {
-		return w, fmt.Errorf("a message of the log has no writer")
+		return info, fmt.Errorf("a message of the log has no writer")
 	}
-	w.instance = fields[0]
+	info.instance = fields[0]
 	if len(fields) > 3 {
-		w.kind = fields[3]
+		info.kind = fields[3]
 	}
-	if w.attempt, err = strconv.Atoi(fields[1]); err == nil {
-		w.seq, err = strconv.ParseInt(fields[2], 10, 64)
+	if info.attempt, err = strconv.Atoi(fields[1]); err == nil {
+		info.seq, err = strconv.ParseInt(fields[2], 10, 64)
 	}
 	if err != nil {
-		return w, fmt.Errorf("parse the writer of a message of the log: %w", err)
+		return info, fmt.Errorf("parse the writer of a message of the log: %w", err)
 	}
-	w.first = w.seq
+	info.first = info.seq
 	countText := header.Get(batchHeader)
 	if countText == "" {
-		return w, nil
+		return info, nil
 	}
-	w.inBatch = true
+	info.inBatch = true
 	count, err := strconv.ParseInt(countText, 10, 64)
-	isEmpty := count == 0 && w.seq > 0 // only notes before the first event need not repeat an event
-	if err != nil || count < 0 || count > w.seq || isEmpty {
-		return w, fmt.Errorf("a message of the log has %q events in a batch", countText)
+	isEmpty := count == 0 && info.seq > 0 // only notes before the first event need not repeat an event
+	if err != nil || count < 0 || count > info.seq || isEmpty {
+		return info, fmt.Errorf("a message of the log has %q events in a batch", countText)
 	}
-	w.first = w.seq - count + 1
-	return w, nil
+	info.first = info.seq - count + 1
+	return info, nil
 }
 
-// readEvents returns the events in a message, and the message's writerID. For a control message it returns the one
-// event that the message repeats, or none if the run had no events yet. If the payload is in parts, it reads the parts
-// from the stream.
-func (c *client) readEvents(ctx context.Context, msg message) (_ []event.Event, by writerID, _ error) {
-	by, err := parseWriterID(msg.header)
-	if err != nil || by.seq == 0 { // 0: a control message before the first event
-		return nil, by, err
+// readEvents returns the events in a message, and the message's info. For a control message it returns the one event
+// that the message repeats, or none if the run had no events yet. If the payload is in parts, it reads the parts from
+// the stream.
+func (c *client) readEvents(ctx context.Context, msg message) (_ []event.Event, info messageInfo, _ error) {
+	info, err := parseMessageInfo(msg.header)
+	if err != nil || info.seq == 0 { // 0: a control message before the first event
+		return nil, info, err
 	}
 	payload, err := c.readPayload(ctx, msg)
 	if err != nil {
-		return nil, by, err
+		return nil, info, err
 	}
-	events, err := decodeEvents(payload, by)
-	return events, by, err
+	events, err := decodeEvents(payload, info)
+	return events, info, err
 }
 
-// decodeEvents returns the events in a message's payload. It returns at least one event, or an error. by was parsed
-// from the message's headers. The numbers of the events in a batch must match by.
-func decodeEvents(payload []byte, by writerID) (events []event.Event, err error) {
+// decodeEvents returns the events in a message's payload. It returns at least one event, or an error. info was parsed
+// from the message's headers. The numbers of the events in a batch must match info.
+func decodeEvents(payload []byte, info messageInfo) (events []event.Event, err error) {
 	lines := [][]byte{payload}
-	if by.inBatch {
-		if lines, _, err = batch.Split(payload, by.seq); err != nil {
+	if info.inBatch {
+		if lines, _, err = batch.Split(payload, info.seq); err != nil {
 			return nil, err
 		}
 	}
@@ -159,25 +159,25 @@ func decodeEvents(payload []byte, by writerID) (events []event.Event, err error)
 		if err != nil {
 			return nil, err
 		}
-		if expected := by.first + int64(i); by.inBatch && e.Seq != expected {
+		if expected := info.first + int64(i); info.inBatch && e.Seq != expected {
 			return nil, fmt.Errorf("a batch of the log has event %d in the place of %d", e.Seq, expected)
 		}
 		events = append(events, e)
 	}
-	if count := by.seq - by.first + 1; len(events) == 0 || int64(len(events)) != count {
-		return nil, fmt.Errorf("a batch of the log ends before event %d", by.seq)
+	if count := info.seq - info.first + 1; len(events) == 0 || int64(len(events)) != count {
+		return nil, fmt.Errorf("a batch of the log ends before event %d", info.seq)
 	}
 	return events, nil
 }
 
-// readEvent returns the last event in a message, and the message's writerID. The event is zero if the message is a
-// control message before the run's first event.
-func (c *client) readEvent(ctx context.Context, msg message) (_ event.Event, by writerID, _ error) {
-	events, by, err := c.readEvents(ctx, msg)
+// readEvent returns the last event in a message, and the message's info. The event is zero if the message is a control
+// message before the run's first event.
+func (c *client) readEvent(ctx context.Context, msg message) (_ event.Event, info messageInfo, _ error) {
+	events, info, err := c.readEvents(ctx, msg)
 	if len(events) == 0 {
-		return event.Event{}, by, err
+		return event.Event{}, info, err
 	}
-	return events[len(events)-1], by, err
+	return events[len(events)-1], info, err
 }
 
 // setPayload stores payload in msg, which the caller then publishes. If payload is longer than maxPart bytes,
@@ -474,7 +474,7 @@ func (c *client) readInputs(ctx context.Context, id string, after int64) ([]even
 // readers use only the newest.
 func (c *client) savePayload(ctx context.Context, id, tokens string, payload []byte) error {
 	m := nats.NewMsg(runSubject(id, tokens))
-	m.Header.Set(writerHeader, writerID{instance: c.instanceID, attempt: firstAttempt}.String())
+	m.Header.Set(writerHeader, messageInfo{instance: c.instanceID, attempt: firstAttempt}.String())
 	if err := c.setPayload(ctx, id, m, payload); err != nil {
 		return err
 	}

@@ -239,11 +239,11 @@ func (r *run) advanceHeadLocked(pos uint64) {
 // setTailLocked replaces the tail with the run's newest event, from the message at pos. If that message is a control
 // message, the tail becomes empty, because the message only repeats the event and the event's own position is unknown.
 // The caller holds r.mu.
-func (r *run) setTailLocked(newest event.Event, pos uint64, by writerID) {
+func (r *run) setTailLocked(newest event.Event, pos uint64, info messageInfo) {
 	r.tail = nil
 	r.tailPos = nil
 	r.tailBytes = 0
-	if !by.isControl() && newest.Seq > 0 {
+	if !info.isControl() && newest.Seq > 0 {
 		r.tail = []event.Event{newest}
 		r.tailPos = []uint64{pos}
 		r.tailBytes = len(newest.JSON)
@@ -422,21 +422,21 @@ func (r *run) completeRecord(ctx context.Context, rec *record, newest *message) 
 
 // isAbandoned reports whether a run's last message says that the run was never started and can no longer start.
 func isAbandoned(last message) bool {
-	by, err := parseWriterID(last.header)
-	return err == nil && by.kind == kindAbandoned
+	info, err := parseMessageInfo(last.header)
+	return err == nil && info.kind == kindAbandoned
 }
 
 // loadNewest replaces the tail with the last event of newest, the run's last message, and wakes the readers. It does
 // nothing if the cache received that message during the read.
 func (r *run) loadNewest(ctx context.Context, newest message) error {
-	e, by, err := r.log.readEvent(ctx, newest)
+	e, info, err := r.log.readEvent(ctx, newest)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if newest.pos > r.head {
-		r.setTailLocked(e, newest.pos, by)
+		r.setTailLocked(e, newest.pos, info)
 		r.last = e
 		r.head = newest.pos
 		r.loaded = true
@@ -454,12 +454,12 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 			return err
 		}
 		for _, msg := range found {
-			events, by, err := r.log.readEvents(ctx, msg)
+			events, info, err := r.log.readEvents(ctx, msg)
 			if err != nil {
 				return err
 			}
 			r.mu.Lock()
-			if by.isControl() {
+			if info.isControl() {
 				r.advanceHeadLocked(msg.pos)
 			} else {
 				// A live message may have moved head past from. This message is then ignored, or follows head.

@@ -261,9 +261,9 @@ func (w *writer) store(items []batch.Item) error {
 	if len(events) > 0 {
 		newest, kind = events[len(events)-1], ""
 	}
-	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: newest.Seq, kind: kind}
-	msg, payload := w.encodeMessage(items, events, by)
-	pos, err := w.publish(r.log.ctx, msg, by, payload)
+	info := messageInfo{instance: r.log.instanceID, attempt: w.attempt, seq: newest.Seq, kind: kind}
+	msg, payload := w.encodeMessage(items, events, info)
+	pos, err := w.publish(r.log.ctx, msg, info, payload)
 	if err == nil {
 		err = w.awaitAhead(r.log.ctx)
 	}
@@ -296,7 +296,7 @@ func eventsOf(items []batch.Item) (events []event.Event) {
 // encodeMessage returns the message for a batch, still without its payload and writerHeader, and the payload. items is
 // the batch, and events are the events in it. If the batch has only notes, the message repeats the previous event,
 // because readers expect a run's newest event in its newest message.
-func (w *writer) encodeMessage(items []batch.Item, events []event.Event, by writerID) (msg *nats.Msg, payload []byte) {
+func (w *writer) encodeMessage(items []batch.Item, events []event.Event, info messageInfo) (msg *nats.Msg, payload []byte) {
 	msg = nats.NewMsg(runSubject(w.run.id, eventToken))
 	switch {
 	case len(items) == 1 && len(events) == 1:
@@ -307,7 +307,7 @@ func (w *writer) encodeMessage(items []batch.Item, events []event.Event, by writ
 	case len(events) > 0:
 		msg.Header.Set(batchHeader, strconv.Itoa(len(events)))
 		payload = batch.Encode(items)
-	case by.seq == 0: // notes before the first event
+	case info.seq == 0: // notes before the first event
 		msg.Header.Set(batchHeader, "0")
 		payload = batch.Encode(items)
 	default: // notes after w.lastStored
@@ -323,8 +323,8 @@ func (w *writer) appendControl(ctx context.Context, kind string, header nats.Hea
 	r := w.run
 	m := nats.NewMsg(runSubject(r.id, eventToken))
 	maps.Copy(m.Header, header)
-	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.lastStored.Seq, kind: kind}
-	pos, err := w.publish(ctx, m, by, w.lastStored.JSON)
+	info := messageInfo{instance: r.log.instanceID, attempt: w.attempt, seq: w.lastStored.Seq, kind: kind}
+	pos, err := w.publish(ctx, m, info, w.lastStored.JSON)
 	if err != nil {
 		return err
 	}
@@ -335,12 +335,12 @@ func (w *writer) appendControl(ctx context.Context, kind string, header nats.Hea
 	return nil
 }
 
-// publish appends msg, with payload and the header for by, after the run's message at w.head. It returns the position
+// publish appends msg, with payload and the header for info, after the run's message at w.head. It returns the position
 // of msg. If another writer's message is last, or the run was deleted, this writer loses the right to append. After any
 // other error the stream may have msg, so the next call of publish must be for the same message.
-func (w *writer) publish(ctx context.Context, msg *nats.Msg, by writerID, payload []byte) (uint64, error) {
+func (w *writer) publish(ctx context.Context, msg *nats.Msg, info messageInfo, payload []byte) (uint64, error) {
 	r := w.run
-	msg.Header.Set(writerHeader, by.String())
+	msg.Header.Set(writerHeader, info.String())
 	if err := r.log.setPayload(ctx, r.id, msg, payload); err != nil {
 		return 0, err
 	}
