@@ -137,11 +137,11 @@ func (l *Log) endClaim(id string) {
 
 // runState holds what a claim needs to know about a run.
 type runState struct {
-	record *record
-	last   event.Event // the run's newest event; its Seq is 0 if the run has none
-	info   messageInfo // who wrote the run's last message, or its job's message if the run has none
-	head   uint64      // the stream position of the run's last message; 0 if it has none
-	park   parkRecord  // set if info.kind is kindParked
+	record  *record
+	last    event.Event // the run's newest event; its Seq is 0 if the run has none
+	info    messageInfo // who wrote the run's last message, or its job's message if the run has none
+	lastPos uint64      // the stream position of the run's last message; 0 if it has none
+	park    parkRecord  // set if info.kind is kindParked
 
 	// The claim repeats the last event. If that event is stored in parts, parts is the partsHeader that refers to them.
 	// Otherwise data is the event's JSON.
@@ -169,7 +169,7 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 		}
 		return state, err
 	}
-	state.head = last.pos
+	state.lastPos = last.pos
 	state.park = parseParkRecord(last.header)
 	state.last, state.info, err = l.readEvent(ctx, *last)
 	if state.info.inBatch { // the payload of a batch is not just the event
@@ -240,7 +240,7 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	} else if err := l.setPayload(ctx, id, m, state.data); err != nil {
 		return nil, err
 	}
-	pos, err := l.publishAfter(ctx, runsName, m, state.head, appendTimeout)
+	pos, err := l.publishAfter(ctx, runsName, m, state.lastPos, appendTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -252,12 +252,12 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	l.updateRun(r, func() {
 		r.record = state.record
 		r.writer = j.writer
-		tailIsCurrent := r.loaded && r.head == state.head
+		tailIsCurrent := r.loaded && r.lastPos == state.lastPos
 		if !tailIsCurrent { // otherwise keep its events for readers
-			r.setTailLocked(state.last, state.head, state.info)
+			r.setTailLocked(state.last, state.lastPos, state.info)
 		}
 		r.last = state.last
-		r.head = pos
+		r.lastPos = pos
 		r.loaded = true
 		r.stale = false
 		l.jobs[id] = j // l.mu is held

@@ -169,7 +169,7 @@ func (r *run) addPositionLocked(seq int64, pos uint64) {
 func (r *run) positionsAround(seq int64) (low, high position) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	high = position{seq: r.last.Seq, pos: r.head}
+	high = position{seq: r.last.Seq, pos: r.lastPos}
 	if len(r.tail) > 0 {
 		high = position{seq: r.tail[0].Seq, pos: r.tailPos[0]}
 	}
@@ -212,7 +212,7 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 		return nil, err
 	}
 	r.mu.Lock()
-	head := r.head
+	lastPos := r.lastPos
 	r.mu.Unlock()
 	for from := uint64(1); ; {
 		found, more, err := l.readNext(ctx, runsName, runSubject(id, eventToken), from, maxBatch)
@@ -227,7 +227,7 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 			}
 			notes = append(notes, added...)
 		}
-		hasAll := !more && from > head
+		hasAll := !more && from > lastPos
 		if hasAll || len(found) == 0 {
 			return notes, nil
 		}

@@ -42,8 +42,8 @@ func (l *Log) dispatchMessage(msg *nats.Msg) {
 }
 
 // acceptLive adds a live message to the run's tail. It marks the run as stale instead if the message does not directly
-// follow r.head, is in parts, or cannot be decoded. kind is the token after the run's id in the subject. An input only
-// wakes the executor.
+// follow r.lastPos, is in parts, or cannot be decoded. kind is the token after the run's id in the subject. An input
+// only wakes the executor.
 func (r *run) acceptLive(msg message, kind string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,12 +51,12 @@ func (r *run) acceptLive(msg message, kind string) {
 		r.wakeExecutorLocked()
 		return
 	}
-	r.liveHead = max(r.liveHead, msg.pos)
-	if msg.pos <= r.head {
+	r.livePos = max(r.livePos, msg.pos)
+	if msg.pos <= r.lastPos {
 		return
 	}
 	info, err := parseMessageInfo(msg.header)
-	follows := r.loaded && msg.previous == r.head
+	follows := r.loaded && msg.previous == r.lastPos
 	inParts := msg.header.Get(partsHeader) != ""
 	if err != nil || !follows || inParts {
 		r.stale = true
@@ -64,7 +64,7 @@ func (r *run) acceptLive(msg message, kind string) {
 		return
 	}
 	if info.isControl() {
-		r.advanceHeadLocked(msg.pos)
+		r.advanceLastPosLocked(msg.pos)
 		return
 	}
 	events, err := decodeEvents(msg.data, info)

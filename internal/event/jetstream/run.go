@@ -45,7 +45,7 @@ var errReadFailedRecently = errors.New("a read failed a moment ago")
 
 // run caches one run: its record, its newest events (the tail), and the writer if this instance is the run's writer.
 //
-// Live messages and the writer's appends extend the tail, but only if a message directly follows the one at head.
+// Live messages and the writer's appends extend the tail, but only if a message directly follows the one at lastPos.
 // Anything else (a gap, a message in parts, a reconnect) sets stale, and the next caller reads the missing messages
 // from the stream. So no event is lost or repeated, although live messages can get lost.
 type run struct {
@@ -59,14 +59,14 @@ type run struct {
 	writer    *writer            // nil unless this instance is the run's writer
 	eventSub  *nats.Subscription // live messages with events; nil if not subscribed
 	inputSub  *nats.Subscription // live messages with inputs; nil if not subscribed
-	loaded    bool               // tail, last and head were read at least once
+	loaded    bool               // tail, last and lastPos were read at least once
 	stale     bool               // the stream may have newer messages
-	liveHead  uint64             // highest position of a live message; above head if the cache lacks that message
+	livePos   uint64             // highest position of a live message; above lastPos if the cache lacks that message
 	tail      []event.Event      // the newest events without gaps; pages share parts of it
 	tailPos   []uint64           // for each event in tail, the position of its message
 	tailBytes int                // total length of the JSON of the events in tail
 	last      event.Event        // the newest event; its Seq is 0 before the first event
-	head      uint64             // position of the run's last message; control messages count
+	lastPos   uint64             // position of the run's last message; control messages count
 	positions []position         // positions of some older events, for findPos
 	more      chan struct{}      // closed at the next event, or to make readers ask again; nil if no reader waits
 	settled   chan struct{}      // closed when the run has settled, or to make callers ask again; nil if none waits
@@ -203,13 +203,13 @@ func (r *run) wakeExecutorLocked() {
 }
 
 // appendTailLocked adds the events of the message at position pos to the tail, and wakes the readers. previous is the
-// position of the run's previous message. If previous is not head, a message is missing, and appendTailLocked only
+// position of the run's previous message. If previous is not lastPos, a message is missing, and appendTailLocked only
 // marks the run as stale. It ignores a message that the cache already has. The caller holds r.mu.
 func (r *run) appendTailLocked(events []event.Event, pos, previous uint64) {
-	if pos <= r.head {
+	if pos <= r.lastPos {
 		return
 	}
-	if !r.loaded || previous != r.head {
+	if !r.loaded || previous != r.lastPos {
 		r.stale = true
 		r.wakeReadersLocked()
 		return
@@ -220,7 +220,7 @@ func (r *run) appendTailLocked(events []event.Event, pos, previous uint64) {
 		r.tailBytes += len(e.JSON)
 		r.last = e
 	}
-	r.head = pos
+	r.lastPos = pos
 	r.trimTailLocked()
 	r.countCachedLocked()
 	if r.stale || r.last.Settled() {
@@ -230,10 +230,10 @@ func (r *run) appendTailLocked(events []event.Event, pos, previous uint64) {
 	}
 }
 
-// advanceHeadLocked records that the control message at pos is the run's last message, unless a newer one is known. The
-// caller holds r.mu.
-func (r *run) advanceHeadLocked(pos uint64) {
-	r.head = max(r.head, pos)
+// advanceLastPosLocked records that the control message at pos is the run's last message, unless a newer one is known.
+// The caller holds r.mu.
+func (r *run) advanceLastPosLocked(pos uint64) {
+	r.lastPos = max(r.lastPos, pos)
 }
 
 // setTailLocked replaces the tail with the run's newest event, from the message at pos. If that message is a control
@@ -345,7 +345,7 @@ func (r *run) refreshCache(ctx context.Context) error {
 func (r *run) beginRefresh() (rec *record, done bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.isCurrentLocked() && r.head >= r.liveHead {
+	if r.isCurrentLocked() && r.lastPos >= r.livePos {
 		return nil, true, nil
 	}
 	if time.Since(r.lastFailed) < failureShared {
@@ -367,7 +367,7 @@ func (r *run) endRefresh(readErr error) (behind bool, _ error) {
 		}
 		return false, readErr
 	}
-	behind = r.head < r.liveHead
+	behind = r.lastPos < r.livePos
 	r.stale = r.stale || behind
 	return behind, nil
 }
@@ -385,17 +385,17 @@ func (r *run) loadTail(ctx context.Context, rec *record) error {
 	r.mu.Lock()
 	r.record = rec
 	r.lastRead = time.Now()
-	wasLoaded, head := r.loaded, r.head
+	wasLoaded, lastPos := r.loaded, r.lastPos
 	if newest == nil {
 		r.loaded = true
 	}
 	r.mu.Unlock()
 	switch {
-	case newest == nil, newest.pos <= head:
+	case newest == nil, newest.pos <= lastPos:
 		return nil
-	case wasLoaded && newest.pos-head < 4*maxBatch:
-		// All runs share the stream, so probably only a few of the messages after head belong to this run.
-		return r.catchUp(ctx, head)
+	case wasLoaded && newest.pos-lastPos < 4*maxBatch:
+		// All runs share the stream, so probably only a few of the messages after lastPos belong to this run.
+		return r.catchUp(ctx, lastPos)
 	}
 	return r.loadNewest(ctx, *newest)
 }
@@ -435,10 +435,10 @@ func (r *run) loadNewest(ctx context.Context, newest message) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if newest.pos > r.head {
+	if newest.pos > r.lastPos {
 		r.setTailLocked(e, newest.pos, info)
 		r.last = e
-		r.head = newest.pos
+		r.lastPos = newest.pos
 		r.loaded = true
 		r.countCachedLocked()
 		r.wakeReadersLocked()
@@ -446,7 +446,8 @@ func (r *run) loadNewest(ctx context.Context, newest message) error {
 	return nil
 }
 
-// catchUp reads all of the run's messages after position from and adds them to the tail. from is the head of the cache.
+// catchUp reads all of the run's messages after position from and adds them to the tail. from is the lastPos of the
+// cache.
 func (r *run) catchUp(ctx context.Context, from uint64) error {
 	for {
 		found, more, err := r.log.readBatch(ctx, runsName, directGet{Next: runSubject(r.id, eventToken), From: from + 1})
@@ -460,10 +461,10 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 			}
 			r.mu.Lock()
 			if info.isControl() {
-				r.advanceHeadLocked(msg.pos)
+				r.advanceLastPosLocked(msg.pos)
 			} else {
-				// A live message may have moved head past from. This message is then ignored, or follows head.
-				r.appendTailLocked(events, msg.pos, max(r.head, from))
+				// A live message may have moved lastPos past from. This message is then ignored, or follows lastPos.
+				r.appendTailLocked(events, msg.pos, max(r.lastPos, from))
 			}
 			r.mu.Unlock()
 			from = msg.pos

@@ -38,7 +38,7 @@ type writer struct {
 	queue   *batch.Queue  // events and notes that are not stored yet
 
 	// These fields are used only by the queue's goroutine, and by relinquish once the queue is empty.
-	head        uint64      // position of the run's last message
+	lastPos     uint64      // position of the run's last message
 	lastStored  event.Event // the last stored event
 	maybeStored bool        // the next message was sent before but not acknowledged, so the stream may have it
 
@@ -55,10 +55,10 @@ type writer struct {
 	timer      *time.Timer  // adds pending to the queue; nil if it is not running
 }
 
-// newWriter returns a writer that continues after last, the run's newest event. head is the position of the run's
+// newWriter returns a writer that continues after last, the run's newest event. lastPos is the position of the run's
 // newest message, or 0 if it has none.
-func newWriter(r *run, head uint64, last event.Event, attempt int) *writer {
-	w := &writer{run: r, attempt: attempt, lost: make(chan struct{}), head: head, lastStored: last, lastAdded: last}
+func newWriter(r *run, lastPos uint64, last event.Event, attempt int) *writer {
+	w := &writer{run: r, attempt: attempt, lost: make(chan struct{}), lastPos: lastPos, lastStored: last, lastAdded: last}
 	limit := 0 // store each item in a separate message
 	if r.log.batches {
 		limit = r.log.maxPart
@@ -270,15 +270,15 @@ func (w *writer) store(items []batch.Item) error {
 	if err != nil {
 		return err
 	}
-	previousHead := w.head
-	w.head = pos
+	previousPos := w.lastPos
+	w.lastPos = pos
 	w.lastStored = newest
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(events) > 0 {
-		r.appendTailLocked(events, pos, previousHead)
+		r.appendTailLocked(events, pos, previousPos)
 	} else {
-		r.advanceHeadLocked(pos)
+		r.advanceLastPosLocked(pos)
 	}
 	return nil
 }
@@ -328,23 +328,23 @@ func (w *writer) appendControl(ctx context.Context, kind string, header nats.Hea
 	if err != nil {
 		return err
 	}
-	w.head = pos
+	w.lastPos = pos
 	r.mu.Lock()
-	r.advanceHeadLocked(pos)
+	r.advanceLastPosLocked(pos)
 	r.mu.Unlock()
 	return nil
 }
 
-// publish appends msg, with payload and the header for info, after the run's message at w.head. It returns the position
-// of msg. If another writer's message is last, or the run was deleted, this writer loses the right to append. After any
-// other error the stream may have msg, so the next call of publish must be for the same message.
+// publish appends msg, with payload and the header for info, after the run's message at w.lastPos. It returns the
+// position of msg. If another writer's message is last, or the run was deleted, this writer loses the right to append.
+// After any other error the stream may have msg, so the next call of publish must be for the same message.
 func (w *writer) publish(ctx context.Context, msg *nats.Msg, info messageInfo, payload []byte) (uint64, error) {
 	r := w.run
 	msg.Header.Set(writerHeader, info.String())
 	if err := r.log.setPayload(ctx, r.id, msg, payload); err != nil {
 		return 0, err
 	}
-	request := conditionalAppend{stream: runsName, msg: msg, last: w.head, maybeStored: w.maybeStored}
+	request := conditionalAppend{stream: runsName, msg: msg, last: w.lastPos, maybeStored: w.maybeStored}
 	pos, err := r.log.publishConditional(ctx, request, appendTimeout)
 	w.maybeStored = err != nil
 	wasDeleted := errors.Is(err, event.ErrGone)
