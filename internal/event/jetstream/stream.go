@@ -203,7 +203,7 @@ func (l *Log) threadsServer() threads.Server {
 		Delete: func(ctx context.Context, stream string, pos uint64) error {
 			return deleteMessage(ctx, streams[stream], pos)
 		},
-		Usage: func(ctx context.Context, stream string) (used, limit int64, err error) {
+		Usage: func(ctx context.Context, stream string) (size, limit int64, err error) {
 			ctx, cancel := context.WithTimeout(ctx, readTimeout)
 			defer cancel()
 			info, err := l.streamInfo(ctx, streams[stream])

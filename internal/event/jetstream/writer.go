@@ -150,10 +150,10 @@ func (w *writer) checkWritableLocked() error {
 }
 
 // add adds body to the queue, after the pending deltas, and returns the number of its event. It blocks only if the
-// queue is too long or could not be stored (Queue.Settle). If body is a delta that was joined with the pending ones,
-// isJoined is true, and seq is the number of the event with all of them, which may not be in the queue yet.
+// queue is too long or could not be stored (Queue.AwaitReady). If body is a delta that was joined with the pending
+// ones, isJoined is true, and seq is the number of the event with all of them, which may not be in the queue yet.
 func (w *writer) add(ctx context.Context, body event.Body) (seq int64, isJoined bool, err error) {
-	if err := w.queue.Settle(ctx); err != nil {
+	if err := w.queue.AwaitReady(ctx); err != nil {
 		return 0, false, err
 	}
 	w.mu.Lock()
@@ -425,9 +425,9 @@ func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
 }
 
 // addNote adds a note to the queue, after the pending deltas, without waiting until the note is stored. It blocks only
-// if the queue is too long or could not be stored (Queue.Settle).
+// if the queue is too long or could not be stored (Queue.AwaitReady).
 func (w *writer) addNote(ctx context.Context, note []byte) error {
-	if err := w.queue.Settle(ctx); err != nil {
+	if err := w.queue.AwaitReady(ctx); err != nil {
 		return err
 	}
 	w.mu.Lock()

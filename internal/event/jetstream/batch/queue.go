@@ -13,14 +13,14 @@ const (
 	// MaxBytes is the largest size of a batch's data, unless a single item is larger.
 	MaxBytes = 64 << 10
 	maxItems = 256
-	// maxWaiting is how many bytes of items may wait. If more are waiting, Settle waits until they are stored.
+	// maxWaiting is how many bytes of items may wait. If more are waiting, AwaitReady waits until they are stored.
 	maxWaiting = 4 * MaxBytes
 	// interval is the shortest time between two batches, unless Flush is called or the waiting items fill a batch.
 	interval = 5 * time.Millisecond
 )
 
 // Queue stores the items of one run in batches. Its methods may be called concurrently. If an attempt to store a batch
-// fails, the queue keeps the items, and tries again only when Flush or Settle is called.
+// fails, the queue keeps the items, and tries again only when Flush or AwaitReady is called.
 type Queue struct {
 	options Options
 
@@ -95,10 +95,10 @@ func (q *Queue) Hurry() {
 	}
 }
 
-// Settle returns nil at once if the caller may add an item. If the last attempt to store a batch has failed, or more
-// than maxWaiting bytes are waiting, it acts like Flush. A caller that calls Settle before each Add learns of errors
-// and keeps the queue from growing without limit.
-func (q *Queue) Settle(ctx context.Context) error {
+// AwaitReady returns nil at once if the caller may add an item. If the last attempt to store a batch has failed, or
+// more than maxWaiting bytes are waiting, it acts like Flush. A caller that calls AwaitReady before each Add learns of
+// errors and keeps the queue from growing without limit.
+func (q *Queue) AwaitReady(ctx context.Context) error {
 	q.mu.Lock()
 	mayAdd := q.err == nil && q.size <= maxWaiting
 	q.mu.Unlock()

@@ -83,7 +83,7 @@ type Server struct {
 	// Delete removes the message at pos. It returns event.ErrFenced if the stream does not have that message.
 	Delete func(ctx context.Context, stream string, pos uint64) error
 	// Usage returns a stream's size and size limit, in bytes.
-	Usage func(ctx context.Context, stream string) (has, limit int64, err error)
+	Usage func(ctx context.Context, stream string) (size, limit int64, err error)
 	// DiskFull reports whether the disk is full. While it is, the log itself calls Expire and DeleteOldestThird.
 	DiskFull func() bool
 	// IsFull reports whether an error says that a stream or its account is full.
