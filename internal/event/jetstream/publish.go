@@ -77,34 +77,35 @@ func (c *client) publishConditional(ctx context.Context, request conditionalAppe
 	return c.retryPublish(ctx, request, deadline, err)
 }
 
-// retryPublish continues publishConditional after an attempt that failed with err. It returns at deadline at the
+// retryPublish continues publishConditional after an attempt that failed with lastErr. It returns at deadline at the
 // latest. request.maybeStored says whether an attempt before the failed one may have stored the message.
-func (c *client) retryPublish(ctx context.Context, request conditionalAppend, deadline time.Time, err error) (uint64, error) {
+func (c *client) retryPublish(ctx context.Context, request conditionalAppend, deadline time.Time, lastErr error) (uint64, error) {
 	callerCanAskAgain := time.Until(deadline) <= createTimeout // an append has appendTimeout
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, event.ErrUnavailable)
 	defer cancel()
 	for {
 		switch {
-		case isWrongLastSequence(err):
-			if pos, err := c.resolveConflict(ctx, request); !errors.Is(err, errUndecided) {
+		case isWrongLastSequence(lastErr):
+			pos, err := c.resolveConflict(ctx, request)
+			if !errors.Is(err, errUndecided) {
 				return pos, err
 			}
-		case c.diskFailed(), isFull(err) && callerCanAskAgain:
-			c.expireSoon(err)
-			return 0, unavailableError("append to the log", err)
-		case isFull(err): // a run must not fail because of this: repeat the append until expireLoop has deleted other runs
-			c.expireSoon(err)
-		case isPermanent(err):
-			return 0, fmt.Errorf("append to the log: %w", err)
+		case c.diskFailed(), isFull(lastErr) && callerCanAskAgain:
+			c.expireSoon(lastErr)
+			return 0, unavailableError("append to the log", lastErr)
+		case isFull(lastErr): // a run must not fail because of this: repeat the append until expireLoop has deleted other runs
+			c.expireSoon(lastErr)
+		case isPermanent(lastErr):
+			return 0, fmt.Errorf("append to the log: %w", lastErr)
 		}
 		if !c.pause(ctx, retryInterval) {
-			return 0, unavailableError("append to the log", err)
+			return 0, unavailableError("append to the log", lastErr)
 		}
-		// Send the same bytes with the same expected position.
-		var ack *js.PubAck
-		if ack, err = c.publishOnce(ctx, request.msg); err == nil {
+		ack, err := c.publishOnce(ctx, request.msg) // the same bytes with the same expected position
+		if err == nil {
 			return ack.Sequence, nil
 		}
+		lastErr = err
 		request.maybeStored = true
 	}
 }
