@@ -63,16 +63,27 @@ func Decode(line []byte) (Event, error) {
 	if err := json.Unmarshal(line, &envelope); err != nil {
 		return Event{}, fmt.Errorf("decode an event: %w", err)
 	}
-	body := Body(Unknown{envelope.Type})
-	if i := slices.IndexFunc(decoders, func(d decoder) bool { return d.typ == envelope.Type }); i >= 0 {
-		var err error
-		if body, err = decoders[i].decode(line); err != nil {
-			return Event{}, fmt.Errorf("decode %s event: %w", envelope.Type, err)
-		}
-	} else if !isTypeName(envelope.Type) {
-		return Event{}, fmt.Errorf("decode an event: %.100q is not a type", envelope.Type)
+	body, err := decodeBody(envelope.Type, line)
+	if err != nil {
+		return Event{}, err
 	}
 	return Event{RunID: envelope.RunID, Seq: envelope.Seq, Time: envelope.TS, Body: body, JSON: line}, nil
+}
+
+// decodeBody returns the body of an event of type typ. If this version does not know the type, the body is Unknown.
+func decodeBody(typ Type, line []byte) (Body, error) {
+	i := slices.IndexFunc(decoders, func(d decoder) bool { return d.typ == typ })
+	switch {
+	case i < 0 && !isTypeName(typ):
+		return nil, fmt.Errorf("decode an event: %.100q is not a type", typ)
+	case i < 0:
+		return Unknown{typ}, nil
+	}
+	body, err := decoders[i].decode(line)
+	if err != nil {
+		return nil, fmt.Errorf("decode %s event: %w", typ, err)
+	}
+	return body, nil
 }
 
 // maxTypeName bounds the length of an event's type, in bytes.

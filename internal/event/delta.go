@@ -2,90 +2,83 @@ package event
 
 // Deltas joins consecutive deltas of one part or call into a single delta. The zero value is empty.
 type Deltas struct {
-	first Body   // nil if there are no deltas
+	first delta  // nil if there are no deltas
 	text  []byte // the texts of all deltas, joined
-	size  int    // the DeltaSize of the joined delta
+	size  int    // estimated length of the joined delta's own fields as JSON
 }
 
 // Add adds body as the last delta and returns true. It returns false and changes nothing if body is not a delta, if it
-// belongs to a different part or call than the earlier deltas, or if the joined delta would exceed max bytes, as
-// estimated by DeltaSize.
-func (d *Deltas) Add(body Body, max int) bool {
-	text := deltaText(body)
-	joinedSize := DeltaSize(body) // 0 if body is not a delta
+// belongs to a different part or call than the earlier deltas, or if the joined delta's own fields would exceed maxSize
+// bytes, as estimated by its method size.
+func (d *Deltas) Add(body Body, maxSize int) bool {
+	added, ok := body.(delta)
+	if !ok {
+		return false
+	}
+	size := added.size()
 	if d.first != nil {
-		if !isSamePart(d.first, body) {
+		if !d.first.isSamePart(body) {
 			return false
 		}
-		joinedSize = d.size + len(text)
+		size = d.size + len(added.text())
 	}
-	if joinedSize == 0 || joinedSize > max {
+	if size > maxSize {
 		return false
 	}
 	if d.first == nil {
-		d.first = body
+		d.first = added
 	}
-	d.text = append(d.text, text...)
-	d.size = joinedSize
+	d.text = append(d.text, added.text()...)
+	d.size = size
 	return true
 }
 
 // Join returns one delta with the text of all deltas, or nil if d is empty.
 func (d *Deltas) Join() Body {
-	switch first := d.first.(type) {
-	case TextDelta:
-		return TextDelta{first.PartID, string(d.text)}
-	case ReasoningDelta:
-		return ReasoningDelta{first.PartID, string(d.text)}
-	case ToolCallArgs:
-		return ToolCallArgs{first.Call, string(d.text)}
+	if d.first == nil {
+		return nil
 	}
-	return nil
+	return d.first.withText(string(d.text))
 }
 
 // Reset removes all deltas and keeps the memory for the next ones.
 func (d *Deltas) Reset() { *d = Deltas{text: d.text[:0]} }
 
-// isSamePart reports whether a and b are deltas of one part or call.
-func isSamePart(a, b Body) bool {
-	switch b := b.(type) {
-	case TextDelta:
-		a, ok := a.(TextDelta)
-		return ok && a.PartID == b.PartID
-	case ReasoningDelta:
-		a, ok := a.(ReasoningDelta)
-		return ok && a.PartID == b.PartID
-	case ToolCallArgs:
-		a, ok := a.(ToolCallArgs)
-		return ok && a.Call == b.Call
-	}
-	return false
+// delta is a body with the next piece of a part or of a call's arguments.
+type delta interface {
+	appender
+	text() string
+	withText(text string) Body  // a delta of the same part or call
+	isSamePart(other Body) bool // whether other is a delta of the same part or call
 }
 
-// deltaText returns a delta's text, or "" for any other body.
-func deltaText(body Body) string {
-	switch b := body.(type) {
-	case TextDelta:
-		return b.Delta
-	case ReasoningDelta:
-		return b.Delta
-	case ToolCallArgs:
-		return b.Delta
-	}
-	return ""
+func (d TextDelta) text() string      { return d.Delta }
+func (d ReasoningDelta) text() string { return d.Delta }
+func (d ToolCallArgs) text() string   { return d.Delta }
+
+func (d TextDelta) withText(text string) Body      { return TextDelta{d.PartID, text} }
+func (d ReasoningDelta) withText(text string) Body { return ReasoningDelta{d.PartID, text} }
+func (d ToolCallArgs) withText(text string) Body   { return ToolCallArgs{d.Call, text} }
+
+func (d TextDelta) isSamePart(other Body) bool {
+	o, ok := other.(TextDelta)
+	return ok && o.PartID == d.PartID
 }
 
-// DeltaSize estimates the length in bytes of a delta's own fields as JSON. It returns 0 for any other body.
-func DeltaSize(body Body) int {
-	switch b := body.(type) {
-	case TextDelta:
-		return b.size()
-	case ReasoningDelta:
-		return b.size()
-	case ToolCallArgs:
-		return b.size()
-	}
-	return 0
+func (d ReasoningDelta) isSamePart(other Body) bool {
+	o, ok := other.(ReasoningDelta)
+	return ok && o.PartID == d.PartID
+}
+
+func (d ToolCallArgs) isSamePart(other Body) bool {
+	o, ok := other.(ToolCallArgs)
+	return ok && o.Call == d.Call
+}
+
+// IsDelta reports whether body is a piece of text, of reasoning or of a call's arguments.
+func IsDelta(body Body) bool {
+	_, ok := body.(delta)
+	return ok
 }
 
 // Deltas have their own encoder because nearly all events are deltas. With encoding/json a streamed answer took 20 %

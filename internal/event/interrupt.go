@@ -67,7 +67,14 @@ func (i Interrupt) Body() Body {
 			ChildRunID:  i.ChildRunID,
 		}
 	case KindBudget:
-		return BudgetRequired{InterruptID: i.ID, Limit: i.Limit, Used: i.Used, Max: i.Max, Message: i.Message, ExpiresAt: i.ExpiresAt}
+		return BudgetRequired{
+			InterruptID: i.ID,
+			Limit:       i.Limit,
+			Used:        i.Used,
+			Max:         i.Max,
+			Message:     i.Message,
+			ExpiresAt:   i.ExpiresAt,
+		}
 	}
 	return Elicitation{
 		Call:        i.Call,
@@ -98,8 +105,8 @@ func mayFollowSuspended(body Body) bool {
 
 // openInterrupt is an interrupt without an answer.
 type openInterrupt struct {
-	id         string
-	unanswered Body // the event that resolves the interrupt if the run ends without an answer
+	id              string
+	resolutionAtEnd Body // the event that resolves the interrupt if the run ends without an answer
 }
 
 // applyInterruptLocked handles suspended events, interrupts and resolutions for applyLocked. handled is false for any
@@ -109,13 +116,7 @@ type openInterrupt struct {
 func (w *Writer) applyInterruptLocked(body Body) (reason string, handled bool) {
 	switch body := body.(type) {
 	case Suspended:
-		switch {
-		case w.suspended || len(w.interrupts) == 0:
-			return "the run does not wait for anything new", true
-		case w.step != 0:
-			return "a step is open", true
-		}
-		w.suspended = true
+		return w.suspendLocked(), true
 	case ApprovalRequired:
 		return w.openCallInterruptLocked(body.Call, body.InterruptID, ApprovalResolved{
 			Call:        body.Call,
@@ -129,46 +130,63 @@ func (w *Writer) applyInterruptLocked(body Body) (reason string, handled bool) {
 			Action:      "cancel",
 		}), true
 	case BudgetRequired:
-		if w.step != 0 {
-			return "a step is open", true
-		}
-		return w.openInterruptLocked(body.InterruptID, BudgetResolved{
-			InterruptID: body.InterruptID,
-			Limit:       body.Limit,
-			Max:         body.Max,
-			Reason:      "The run ended.",
-		}), true
+		return w.openBudgetInterruptLocked(body), true
 	case ApprovalResolved:
 		return w.resolveInterruptLocked(body.InterruptID), true
 	case ElicitationResolved:
 		return w.resolveInterruptLocked(body.InterruptID), true
 	case BudgetResolved:
 		return w.resolveInterruptLocked(body.InterruptID), true
-	default:
-		return "", false
 	}
-	return "", true
+	return "", false
+}
+
+// suspendLocked marks the run as suspended and returns "". If a step is open, or no interrupt was opened since the last
+// Suspended event, it returns the reason to refuse the event. The caller holds w.mu.
+func (w *Writer) suspendLocked() string {
+	switch {
+	case w.suspended || len(w.interrupts) == 0:
+		return "the run does not wait for anything new"
+	case w.step != 0:
+		return "a step is open"
+	}
+	w.suspended = true
+	return ""
 }
 
 // openCallInterruptLocked opens interrupt id for the call c. If the call is not running or the interrupt is already
 // open, it changes nothing and returns the reason. The caller holds w.mu.
-func (w *Writer) openCallInterruptLocked(c Call, id string, unanswered Body) string {
+func (w *Writer) openCallInterruptLocked(c Call, id string, resolutionAtEnd Body) string {
 	if reason := w.checkRunningLocked(c); reason != "" {
 		return reason
 	}
-	return w.openInterruptLocked(id, unanswered)
+	return w.openInterruptLocked(id, resolutionAtEnd)
 }
 
-// openInterruptLocked opens interrupt id. It also marks the run as not suspended, so that the run appends another
-// Suspended event that lists the new interrupt. If the interrupt is already open, it changes nothing and returns the
-// reason. The caller holds w.mu.
-func (w *Writer) openInterruptLocked(id string, unanswered Body) string {
+// openBudgetInterruptLocked opens an interrupt about a budget. If a step or the interrupt is already open, it changes
+// nothing and returns the reason. The caller holds w.mu.
+func (w *Writer) openBudgetInterruptLocked(body BudgetRequired) string {
+	if w.step != 0 {
+		return "a step is open"
+	}
+	return w.openInterruptLocked(body.InterruptID, BudgetResolved{
+		InterruptID: body.InterruptID,
+		Limit:       body.Limit,
+		Max:         body.Max,
+		Reason:      "The run ended.",
+	})
+}
+
+// openInterruptLocked opens interrupt id. resolutionAtEnd is the field of openInterrupt. It also marks the run as not
+// suspended, so that the run appends another Suspended event that lists the new interrupt. If the interrupt is already
+// open, it changes nothing and returns the reason. The caller holds w.mu.
+func (w *Writer) openInterruptLocked(id string, resolutionAtEnd Body) string {
 	for _, interrupt := range w.interrupts {
 		if interrupt.id == id {
 			return "that question is open already"
 		}
 	}
-	w.interrupts = append(w.interrupts, openInterrupt{id, unanswered})
+	w.interrupts = append(w.interrupts, openInterrupt{id, resolutionAtEnd})
 	w.suspended = false
 	return ""
 }
@@ -189,7 +207,7 @@ func (w *Writer) resolveInterruptLocked(id string) string {
 // hasInterruptLocked reports whether the call c has an open interrupt. The caller holds w.mu.
 func (w *Writer) hasInterruptLocked(c Call) bool {
 	for _, interrupt := range w.interrupts {
-		ofCall, ok := interrupt.unanswered.(interface{ call() Call })
+		ofCall, ok := interrupt.resolutionAtEnd.(interface{ call() Call })
 		if ok && ofCall.call().CallID == c.CallID {
 			return true
 		}

@@ -114,11 +114,11 @@ func (m Metadata) AppendJSON(buf []byte) []byte {
 }
 
 // listSize returns the length of the list's JSON without the brackets.
-func listSize(list []json.RawMessage) (n int) {
-	for _, v := range list {
-		n += len(v) + 1
+func listSize(list []json.RawMessage) (size int) {
+	for _, value := range list {
+		size += len(value) + len(",")
 	}
-	return n
+	return size
 }
 
 // appendList appends an array of JSON values, or null for a nil list, as encoding/json does.

@@ -62,11 +62,11 @@ func CutTitle(title string) string {
 	if len(title) <= MaxTitle {
 		return title
 	}
-	n := MaxTitle
-	for !utf8.RuneStart(title[n]) {
-		n--
+	end := MaxTitle
+	for !utf8.RuneStart(title[end]) {
+		end--
 	}
-	return title[:n]
+	return title[:end]
 }
 
 // Turn is what one run adds to its thread: the question and its outcome.

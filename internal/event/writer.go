@@ -188,7 +188,8 @@ func mustBeStored(body Body) bool {
 // yet, but not the step itself. The caller holds w.mu.
 func (w *Writer) closersLocked(body Body) (closers []Body) {
 	reset, isReset := body.(StepReset)
-	if !isTerminal(body) && !(isReset && reset.Step == w.step) {
+	resetsOpenStep := isReset && reset.Step == w.step
+	if !isTerminal(body) && !resetsOpenStep {
 		return nil
 	}
 	payload := OpenAtEnd
@@ -202,7 +203,7 @@ func (w *Writer) closersLocked(body Body) (closers []Body) {
 		closers = append(closers, ReasoningEnd{w.reasoningPart})
 	}
 	for _, interrupt := range w.interrupts {
-		closers = append(closers, interrupt.unanswered)
+		closers = append(closers, interrupt.resolutionAtEnd)
 	}
 	for _, c := range w.calls {
 		if c.ended {
@@ -235,7 +236,7 @@ func (w *Writer) applyLocked(body Body) (reason string) {
 	if _, isStart := body.(Start); isStart == w.started { // a second start, or no start yet
 		return "start comes first, and once"
 	}
-	if reason, ok := w.applyInterruptLocked(body); ok {
+	if reason, handled := w.applyInterruptLocked(body); handled {
 		return reason
 	}
 	switch body := body.(type) {

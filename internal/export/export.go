@@ -284,13 +284,12 @@ func (d *Document) Encode() ([]byte, error) {
 
 // DecodeEvents decodes d.Events. The error gives the number of the first event that cannot be decoded, counted from 1.
 func (d *Document) DecodeEvents() ([]event.Event, error) {
-	out := make([]event.Event, len(d.Events))
+	events := make([]event.Event, len(d.Events))
 	for i, line := range d.Events {
-		e, err := event.Decode(line)
-		if err != nil {
+		var err error
+		if events[i], err = event.Decode(line); err != nil {
 			return nil, fmt.Errorf("event %d: %w", i+1, err)
 		}
-		out[i] = e
 	}
-	return out, nil
+	return events, nil
 }

@@ -82,7 +82,8 @@ func (r *Reader) Cut() bool { return r.cut }
 // returns the same error.
 func (r *Reader) Next() (Frame, error) {
 	var frame Frame
-	r.data, r.hasData, r.hasID, r.size = r.data[:0], false, false, 0
+	r.data = r.data[:0]
+	r.hasData, r.hasID, r.size = false, false, 0
 	for {
 		line, err := r.readLine()
 		hasFields := r.hasData || r.hasID || frame.Event != ""
@@ -93,11 +94,12 @@ func (r *Reader) Next() (Frame, error) {
 			return frame, nil
 		case err != nil:
 			return Frame{}, err
-		case len(line) > 0 && line[0] == ':' && hasFields: // a comment
-		case len(line) > 0 && line[0] == ':':
+		case len(line) > 0 && line[0] == ':': // a comment
 			// Comments before an event's first field, such as heartbeats, do not count towards its size, because any
 			// number of them may precede it.
-			r.size = 0
+			if !hasFields {
+				r.size = 0
+			}
 		case len(line) > 0:
 			r.parseField(&frame, line)
 		default: // a blank line ends the event

@@ -85,9 +85,7 @@ func (c *Cluster) URL() string { return strings.Join(c.URLs, ",") }
 func (c *Cluster) StartServer(t testing.TB, i int) {
 	t.Helper()
 	s, err := server.NewServer(c.options[i].Clone())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	s.Start()
 	c.servers[i] = s
 }
@@ -153,14 +151,10 @@ func (c *Cluster) Heal() {
 func (c *Cluster) AwaitReplicas(t testing.TB) {
 	t.Helper()
 	nc, err := nats.Connect(c.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer nc.Close()
 	j, err := js.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	Await(t, "the streams to have three current replicas", func() bool {
 		for _, name := range []string{"ANSWERD_RUNS", "ANSWERD_INDEX", "ANSWERD_JOBS"} {
 			s, err := j.Stream(t.Context(), name)
@@ -209,9 +203,7 @@ func FreeAddress(t testing.TB) string {
 		host = fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, 1+pid%250, 1+freeAddresses.Add(1)%250)
 	}
 	l, err := net.Listen("tcp", host+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }

@@ -15,9 +15,7 @@ func listRuns(t *testing.T, log event.Log, f event.Filter) (ids []string) {
 	t.Helper()
 	for pages := 0; ; pages++ {
 		page, err := log.Runs(t.Context(), f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if len(page.Runs) > f.PageSize() || pages > 100 {
 			t.Fatalf("page %d has %d runs, want at most %d, and at most 100 pages", pages, len(page.Runs), f.PageSize())
 		}
@@ -31,14 +29,19 @@ func listRuns(t *testing.T, log event.Log, f event.Filter) (ids []string) {
 	}
 }
 
+// wantRuns checks the ids of the runs on all pages of a filter.
+func wantRuns(t *testing.T, log event.Log, f event.Filter, want ...string) {
+	t.Helper()
+	if got := listRuns(t, log, f); !slices.Equal(got, want) {
+		t.Errorf("runs of %+v are %v, want %v", f, got, want)
+	}
+}
+
 func testRunsAreListedByOwner(t *testing.T, log event.Log) {
-	ada, bob := event.Owner{Issuer: "i", Subject: "ada"}, event.Owner{Issuer: "i", Subject: "bob"}
 	var want []string
 	for i := range 30 {
 		r := event.Run{ID: fmt.Sprintf("run_%02d", i), Owner: ada, ThreadID: fmt.Sprintf("thr %d.*", i%3), Created: time.Now()}
-		if err := log.Create(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, log.Create(t.Context(), r))
 		appendEvent(t, log, r.ID, event.Start{})
 		switch i % 5 {
 		case 0:
@@ -49,9 +52,7 @@ func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 		want = append([]string{r.ID}, want...)
 		if i%4 == 0 {
 			run := event.Run{ID: fmt.Sprintf("bobs_%02d", i), Owner: bob, Created: time.Now(), Metadata: map[string]string{"team": "b"}}
-			if err := log.Create(t.Context(), run); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, log.Create(t.Context(), run))
 		}
 	}
 
@@ -64,31 +65,19 @@ func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 		return ids
 	}
 
-	for _, c := range []struct {
-		name   string
-		filter event.Filter
-		want   []string
-	}{
-		{"all", event.Filter{Owner: ada}, want},
-		{"small pages", event.Filter{Owner: ada, Limit: 7}, want},
-		{"a thread", event.Filter{Owner: ada, ThreadID: "thr 1.*", Limit: 4}, every(3, 1)},
-		{"completed", event.Filter{Owner: ada, Status: event.StatusCompleted, Limit: 2}, every(5, 0)},
-		{"suspended", event.Filter{Owner: ada, Status: event.StatusSuspended}, every(5, 1)},
-		{"failed", event.Filter{Owner: ada, Status: event.StatusFailed}, nil},
-		{"nobody", event.Filter{Owner: event.Owner{Subject: "ada"}}, nil},
-	} {
-		if got := listRuns(t, log, c.filter); !slices.Equal(got, c.want) {
-			t.Errorf("runs of filter %s are %v, want %v", c.name, got, c.want)
-		}
-	}
+	wantRuns(t, log, event.Filter{Owner: ada}, want...)
+	wantRuns(t, log, event.Filter{Owner: ada, Limit: 7}, want...)
+	wantRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr 1.*", Limit: 4}, every(3, 1)...)
+	wantRuns(t, log, event.Filter{Owner: ada, Status: event.StatusCompleted, Limit: 2}, every(5, 0)...)
+	wantRuns(t, log, event.Filter{Owner: ada, Status: event.StatusSuspended}, every(5, 1)...)
+	wantRuns(t, log, event.Filter{Owner: ada, Status: event.StatusFailed})
+	wantRuns(t, log, event.Filter{Owner: event.Owner{Subject: "ada"}})
 
 	page, err := log.Runs(t.Context(), event.Filter{Owner: bob, Limit: 1})
 	if err != nil || len(page.Runs) != 1 || page.Runs[0].Owner != bob || page.Runs[0].Status() != event.StatusRunning || page.Runs[0].Created.IsZero() || page.Runs[0].Metadata["team"] != "b" {
 		t.Errorf("Runs of bob = %+v, %v, want one running run with its metadata", page, err)
 	}
-	if _, err := log.Runs(t.Context(), event.Filter{Owner: ada, Before: "no position!"}); !errors.Is(err, event.ErrInvalidPosition) {
-		t.Errorf("Runs with a malformed Before = %v, want %v", err, event.ErrInvalidPosition)
-	}
+	wantError(t, errorOf(log.Runs(t.Context(), event.Filter{Owner: ada, Before: "no position!"})), event.ErrInvalidPosition, "Runs with a malformed Before")
 }
 
 // testChildRunsAreListedOnRequest lists a parent run and its child run, and checks the Agent and ParentID of both.
@@ -97,21 +86,14 @@ func testChildRunsAreListedOnRequest(t *testing.T, log event.Log) {
 	parent := event.Run{ID: "run_parent", Owner: ada, ThreadID: "thr", Agent: "support", Created: time.Now()}
 	child := event.Run{ID: "run_child", Owner: ada, ThreadID: "thr", Agent: "research", ParentID: parent.ID, Created: time.Now()}
 	for _, r := range []event.Run{parent, child} {
-		if err := log.Create(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, log.Create(t.Context(), r))
 		appendEvent(t, log, r.ID, event.Start{})
 		if got, err := log.Run(t.Context(), r.ID); err != nil || got.Agent != r.Agent || got.ParentID != r.ParentID {
 			t.Errorf("Run(%s) = agent %q, parent %q, %v, want %q and %q", r.ID, got.Agent, got.ParentID, err, r.Agent, r.ParentID)
 		}
 	}
-	if got, want := listRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr"}), []string{"run_parent"}; !slices.Equal(got, want) {
-		t.Errorf("runs of the thread are %v, want %v", got, want)
-	}
-	filter := event.Filter{Owner: ada, ThreadID: "thr", Children: true}
-	if got, want := listRuns(t, log, filter), []string{"run_child", "run_parent"}; !slices.Equal(got, want) {
-		t.Errorf("runs of the thread with children are %v, want %v", got, want)
-	}
+	wantRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr"}, "run_parent")
+	wantRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr", Children: true}, "run_child", "run_parent")
 }
 
 func testDeletedRunIsGone(t *testing.T, log event.Log) {
@@ -121,41 +103,23 @@ func testDeletedRunIsGone(t *testing.T, log event.Log) {
 
 	for i, end := range []event.Body{stepStart(1), event.FinalAnswer{}} {
 		id := fmt.Sprintf("run_%d", i)
-		if err := log.Create(t.Context(), event.Run{ID: id, Owner: ada, Key: id, Created: time.Now()}); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, log.Create(t.Context(), event.Run{ID: id, Owner: ada, Key: id, Created: time.Now()}))
 		addInput(t, log, id, "int_1", "x")
 		saveResult(t, log, id, "call_1", []byte("x"))
 		appendEvent(t, log, id, end)
 		for range 2 { // the second time changes nothing
-			if err := log.Delete(t.Context(), id); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, log.Delete(t.Context(), id))
 		}
 		if r, err := log.Run(t.Context(), id); !errors.Is(err, event.ErrGone) || r.Owner != ada {
 			t.Errorf("Run of a deleted run = %+v, %v, want its owner and %v", r, err, event.ErrGone)
 		}
-		if _, err := log.After(t.Context(), id, 0); !errors.Is(err, event.ErrGone) {
-			t.Errorf("After of a deleted run = %v, want %v", err, event.ErrGone)
-		}
-		if _, err := log.Append(t.Context(), id, event.FinalAnswer{}); !errors.Is(err, event.ErrGone) {
-			t.Errorf("Append to a deleted run = %v, want %v", err, event.ErrGone)
-		}
-		if _, err := log.Result(t.Context(), id, "call_1"); !errors.Is(err, event.ErrGone) {
-			t.Errorf("Result of a deleted run = %v, want %v", err, event.ErrGone)
-		}
-		if _, err := log.Inputs(t.Context(), id, 0); !errors.Is(err, event.ErrGone) {
-			t.Errorf("Inputs of a deleted run = %v, want %v", err, event.ErrGone)
-		}
-		if err := log.AddInput(t.Context(), id, "int_2", nil); !errors.Is(err, event.ErrGone) {
-			t.Errorf("AddInput to a deleted run = %v, want %v", err, event.ErrGone)
-		}
-		if err := log.Create(t.Context(), event.Run{ID: id}); !errors.Is(err, event.ErrExists) {
-			t.Errorf("Create with the id of a deleted run = %v, want %v", err, event.ErrExists)
-		}
-		if _, err := log.RunByKey(t.Context(), ada, id); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("RunByKey of a deleted run = %v, want %v", err, event.ErrNotFound)
-		}
+		wantError(t, errorOf(log.After(t.Context(), id, 0)), event.ErrGone, "After of a deleted run")
+		wantError(t, errorOf(log.Append(t.Context(), id, event.FinalAnswer{})), event.ErrGone, "Append to a deleted run")
+		wantError(t, errorOf(log.Result(t.Context(), id, "call_1")), event.ErrGone, "Result of a deleted run")
+		wantError(t, errorOf(log.Inputs(t.Context(), id, 0)), event.ErrGone, "Inputs of a deleted run")
+		wantError(t, log.AddInput(t.Context(), id, "int_2", nil), event.ErrGone, "AddInput to a deleted run")
+		wantError(t, log.Create(t.Context(), event.Run{ID: id}), event.ErrExists, "Create with the id of a deleted run")
+		wantError(t, errorOf(log.RunByKey(t.Context(), ada, id)), event.ErrNotFound, "RunByKey of a deleted run")
 		if err := log.Create(t.Context(), event.Run{ID: id + "_again", Owner: ada, Key: id, Created: time.Now()}); err != nil {
 			t.Errorf("Create with the key of a deleted run: %v", err)
 		}
@@ -164,12 +128,8 @@ func testDeletedRunIsGone(t *testing.T, log event.Log) {
 		}
 	}
 
-	if got := listRuns(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{"run_kept"}) {
-		t.Errorf("Runs = %v, want run_kept", got)
-	}
-	if err := log.Delete(t.Context(), "run_unknown"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("Delete of an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
+	wantRuns(t, log, event.Filter{Owner: ada}, "run_kept")
+	wantError(t, log.Delete(t.Context(), "run_unknown"), event.ErrNotFound, "Delete of an unknown run")
 }
 
 // testKeyRefersToOneRun creates runs with one key concurrently (fault F38).
@@ -200,18 +160,14 @@ func testKeyRefersToOneRun(t *testing.T, log event.Log) {
 	if wins != 1 {
 		t.Errorf("%d calls of Create succeeded, want 1", wins)
 	}
-	if got := listRuns(t, log, event.Filter{Owner: ada}); !slices.Equal(got, []string{winner}) {
-		t.Errorf("Runs = %v, want %s", got, winner)
-	}
+	wantRuns(t, log, event.Filter{Owner: ada}, winner)
 	if _, err := log.Append(t.Context(), winner, event.Start{}); err != nil { // a log may wait for the run's first event
 		t.Fatal(err)
 	}
 	if r, err := log.RunByKey(t.Context(), ada, "a key.*"); err != nil || r.ID != winner || r.Fingerprint != [32]byte{1} || r.Owner != ada {
 		t.Errorf("RunByKey = %+v, %v, want %s of ada", r, err, winner)
 	}
-	if _, err := log.RunByKey(t.Context(), ada, "an unknown key"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("RunByKey of an unknown key = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, errorOf(log.RunByKey(t.Context(), ada, "an unknown key")), event.ErrNotFound, "RunByKey of an unknown key")
 	var used *event.KeyError
 	if err := with("run_x", ada, "a key.*", 2); !errors.As(err, &used) || used.Same || used.Run != winner {
 		t.Errorf("Create for another request = %v, %+v, want a KeyError that is not Same", err, used)

@@ -47,9 +47,7 @@ func Fairness(t *testing.T, capacity int, open func(t *testing.T) event.Log) {
 // endRun adds a run that has ended and whose text has size bytes.
 func endRun(t *testing.T, log event.Log, id, owner string, size int) {
 	t.Helper()
-	if err := log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: owner}, Created: time.Now()}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.Create(t.Context(), event.Run{ID: id, Owner: event.Owner{Subject: owner}, Created: time.Now()}))
 	appendEvent(t, log, id, event.Start{Question: strings.Repeat("x", size)})
 	appendEvent(t, log, id, event.FinalAnswer{})
 }

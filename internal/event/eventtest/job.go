@@ -41,9 +41,7 @@ func wantNoJob(t *testing.T, log event.Log) {
 func createJob(t *testing.T, log event.Log, run string) event.Job {
 	t.Helper()
 	job, err := log.CreateJob(t.Context(), run, []byte("what "+run+" was asked"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return job
 }
 
@@ -53,26 +51,16 @@ func testJobIsExclusive(t *testing.T, log event.Log) {
 	if job.Run() != "run_a" || job.Attempt() != 1 || string(job.Request()) != "what run_a was asked" {
 		t.Errorf(`job is of %s, attempt %d, request %q, want run_a, 1 and "what run_a was asked"`, job.Run(), job.Attempt(), job.Request())
 	}
-	if _, err := log.CreateJob(t.Context(), "run_a", nil); !errors.Is(err, event.ErrFenced) {
-		t.Errorf("a second CreateJob = %v, want %v", err, event.ErrFenced)
-	}
+	wantError(t, errorOf(log.CreateJob(t.Context(), "run_a", nil)), event.ErrFenced, "a second CreateJob")
 	wantNoJob(t, log)
 	appendEvent(t, log, "run_a", event.Start{})
 	appendEvent(t, log, "run_a", event.FinalAnswer{})
-	if err := job.Done(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, job.Done(t.Context()))
 	wantNoJob(t, log)
-	if _, err := log.CreateJob(t.Context(), "run_a", nil); !errors.Is(err, event.ErrEnded) {
-		t.Errorf("CreateJob of a run that has ended = %v, want %v", err, event.ErrEnded)
-	}
-	if _, err := log.CreateJob(t.Context(), "run_b", nil); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("CreateJob of an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, errorOf(log.CreateJob(t.Context(), "run_a", nil)), event.ErrEnded, "CreateJob of a run that has ended")
+	wantError(t, errorOf(log.CreateJob(t.Context(), "run_b", nil)), event.ErrNotFound, "CreateJob of an unknown run")
 	createRun(t, log, "run_c")
-	if _, err := log.CreateJob(t.Context(), "run_c", make([]byte, event.MaxResult+1)); !errors.Is(err, event.ErrTooLarge) {
-		t.Errorf("CreateJob beyond MaxResult = %v, want %v", err, event.ErrTooLarge)
-	}
+	wantError(t, errorOf(log.CreateJob(t.Context(), "run_c", make([]byte, event.MaxResult+1))), event.ErrTooLarge, "CreateJob beyond MaxResult")
 }
 
 func testReleasedRunIsClaimed(t *testing.T, log event.Log) {
@@ -81,12 +69,8 @@ func testReleasedRunIsClaimed(t *testing.T, log event.Log) {
 	appendEvent(t, log, "run_a", event.Start{})
 	appendEvent(t, log, "run_a", stepStart(1))
 	for attempt := 2; attempt < 5; attempt++ {
-		if err := job.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := log.Append(t.Context(), "run_a", stepStart(1)); !errors.Is(err, event.ErrFenced) {
-			t.Fatalf("Append to a released run = %v, want %v", err, event.ErrFenced)
-		}
+		noError(t, job.Release(t.Context()))
+		wantError(t, errorOf(log.Append(t.Context(), "run_a", stepStart(1))), event.ErrFenced, "Append to a released run")
 		job = claimJob(t, log)
 		if job.Run() != "run_a" || job.Attempt() != attempt || string(job.Request()) != "what run_a was asked" {
 			t.Fatalf(`job is of %s, attempt %d, request %q, want run_a, %d and "what run_a was asked"`,
@@ -94,20 +78,14 @@ func testReleasedRunIsClaimed(t *testing.T, log event.Log) {
 		}
 		wantNoJob(t, log)
 		w, err := event.ResumeWriter(t.Context(), log, "run_a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Append(t.Context(), event.StepReset{Step: 1, Reason: "taken over"}); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
+		noError(t, w.Append(t.Context(), event.StepReset{Step: 1, Reason: "taken over"}))
 	}
 	appendEvent(t, log, "run_a", event.RunError{})
-	if err := job.Done(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, job.Done(t.Context()))
 	wantNoJob(t, log)
-	if n, err := readAll(t.Context(), log, "run_a"); n != 6 || err != nil {
-		t.Errorf("read %d events, %v, want 6", n, err)
+	if events, err := readAll(t.Context(), log, "run_a"); len(events) != 6 || err != nil {
+		t.Errorf("read %d events, %v, want 6", len(events), err)
 	}
 }
 
@@ -120,9 +98,7 @@ func testConcurrentClaimsGetDifferentRuns(t *testing.T, log event.Log) {
 		createRun(t, log, id)
 		job := createJob(t, log, id)
 		appendEvent(t, log, id, event.Start{})
-		if err := job.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, job.Release(t.Context()))
 	}
 
 	ctx, stop := context.WithTimeout(t.Context(), claimTime)
@@ -162,9 +138,7 @@ func testParkedRunWakesForAnInput(t *testing.T, log event.Log) {
 	job := createJob(t, log, "run_a")
 	appendEvent(t, log, "run_a", event.Start{})
 	appendEvent(t, log, "run_a", event.Suspended{})
-	if err := job.Park(t.Context(), 0, time.Time{}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, job.Park(t.Context(), 0, time.Time{}))
 	wantNoJob(t, log)
 	addInput(t, log, "run_a", "int_1", "yes")
 	job = claimJob(t, log)
@@ -174,20 +148,14 @@ func testParkedRunWakesForAnInput(t *testing.T, log event.Log) {
 	}
 	// An input that arrives between the executor's last read and Park wakes the run at once.
 	addInput(t, log, "run_a", "int_2", "no")
-	if err := job.Park(t.Context(), page.Inputs[0].Pos, time.Time{}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, job.Park(t.Context(), page.Inputs[0].Pos, time.Time{}))
 	job = claimJob(t, log)
 	if page, err = log.Inputs(t.Context(), "run_a", page.Inputs[0].Pos); err != nil || len(page.Inputs) != 1 || page.Inputs[0].ID != "int_2" {
 		t.Fatalf("Inputs = %+v, %v, want 1 Inputs with ID int_2, no error", page, err)
 	}
-	if err := job.Park(t.Context(), page.Inputs[0].Pos, time.Time{}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, job.Park(t.Context(), page.Inputs[0].Pos, time.Time{}))
 	wantNoJob(t, log)
-	if err := log.Delete(t.Context(), "run_a"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.Delete(t.Context(), "run_a"))
 	wantNoJob(t, log)
 }
 
@@ -199,28 +167,20 @@ func testParkedRunWakesAtItsTime(t *testing.T, log event.Log) {
 	appendEvent(t, log, "run_a", event.Start{})
 	for range 2 {
 		until := time.Now().Add(time.Second)
-		if err := job.Park(t.Context(), 0, until); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, job.Park(t.Context(), 0, until))
 		wantNoJob(t, log)
 		job = claimJob(t, log)
 		if early := time.Until(until); early > 0 {
 			t.Fatalf("the run was woken %v early, want at its time", early)
 		}
 	}
-	if err := job.Park(t.Context(), 0, time.Now().Add(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, job.Park(t.Context(), 0, time.Now().Add(time.Hour)))
 	addInput(t, log, "run_a", "int_1", "yes")
 	job = claimJob(t, log)
-	if err := job.Park(t.Context(), 1<<60, time.Now().Add(-time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, job.Park(t.Context(), 1<<60, time.Now().Add(-time.Hour)))
 	job = claimJob(t, log)
 	appendEvent(t, log, "run_a", event.FinalAnswer{})
-	if err := job.Done(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, job.Done(t.Context()))
 	wantNoJob(t, log)
 }
 
@@ -259,18 +219,12 @@ func testFirstInputOfAnIDWins(t *testing.T, log event.Log) {
 	addInput(t, log, "run_b", "int_1", "another run's")
 
 	for _, id := range []string{"", "a.b", "*", ">", "a b", "é"} {
-		if err := log.AddInput(t.Context(), "run_a", id, nil); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("AddInput with id %q = %v, want %v", id, err, event.ErrNotFound)
-		}
+		wantError(t, log.AddInput(t.Context(), "run_a", id, nil), event.ErrNotFound, "AddInput with id %q", id)
 	}
 
-	if err := log.AddInput(t.Context(), "run_c", "int_1", nil); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("AddInput to an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, log.AddInput(t.Context(), "run_c", "int_1", nil), event.ErrNotFound, "AddInput to an unknown run")
 	appendEvent(t, log, "run_a", event.Cancelled{})
-	if err := log.AddInput(t.Context(), "run_a", event.CancelID, nil); !errors.Is(err, event.ErrEnded) {
-		t.Errorf("AddInput to a run that has ended = %v, want %v", err, event.ErrEnded)
-	}
+	wantError(t, log.AddInput(t.Context(), "run_a", event.CancelID, nil), event.ErrEnded, "AddInput to a run that has ended")
 }
 
 func testInputsComeInOrder(t *testing.T, log event.Log) {
@@ -308,10 +262,6 @@ func testInputsComeInOrder(t *testing.T, log event.Log) {
 	if !slices.Equal(got, []string{"int_1", "int_2", event.CancelID}) {
 		t.Errorf("inputs are %v, want int_1, int_2 and the cancel request", got)
 	}
-	if _, err := log.Inputs(t.Context(), "run_a", -1); !errors.Is(err, event.ErrInvalidPosition) {
-		t.Errorf("Inputs after -1 = %v, want %v", err, event.ErrInvalidPosition)
-	}
-	if _, err := log.Inputs(t.Context(), "run_b", 0); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("Inputs of an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, errorOf(log.Inputs(t.Context(), "run_a", -1)), event.ErrInvalidPosition, "Inputs after -1")
+	wantError(t, errorOf(log.Inputs(t.Context(), "run_b", 0)), event.ErrNotFound, "Inputs of an unknown run")
 }

@@ -1,7 +1,6 @@
 package eventtest
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,9 +28,7 @@ func readNotes(t *testing.T, log event.Log, run string) (all []string) {
 	t.Helper()
 	flush(t, log, run)
 	found, err := log.Notes(t.Context(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for _, n := range found {
 		all = append(all, fmt.Sprintf("%d %s", n.After, n.Data))
 	}
@@ -65,19 +62,13 @@ func testNoteIsNotAnEvent(t *testing.T, log event.Log) {
 	if r, err := log.Run(t.Context(), "run_a"); err != nil || r.Last.Seq != 302 || r.Last.Body != stepStart(299) {
 		t.Errorf("the newest event is %s, %v, want number 302", r.Last.AppendJSON(nil), err)
 	}
-	if err := log.AddNote(t.Context(), "run_a", make([]byte, event.MaxNote+1)); !errors.Is(err, event.ErrTooLarge) {
-		t.Errorf("AddNote beyond MaxNote = %v, want %v", err, event.ErrTooLarge)
-	}
-	if _, err := log.Notes(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("Notes of an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, log.AddNote(t.Context(), "run_a", make([]byte, event.MaxNote+1)), event.ErrTooLarge, "AddNote beyond MaxNote")
+	wantError(t, errorOf(log.Notes(t.Context(), "run_b")), event.ErrNotFound, "Notes of an unknown run")
 	appendEvent(t, log, "run_a", event.FinalAnswer{})
-	if n, err := readAll(t.Context(), log, "run_a"); n != 303 || err != nil {
-		t.Errorf("read %d events, %v, want 303", n, err)
+	if events, err := readAll(t.Context(), log, "run_a"); len(events) != 303 || err != nil {
+		t.Errorf("read %d events, %v, want 303", len(events), err)
 	}
-	if err := log.AddNote(t.Context(), "run_a", nil); !errors.Is(err, event.ErrEnded) {
-		t.Errorf("AddNote after the end = %v, want %v", err, event.ErrEnded)
-	}
+	wantError(t, log.AddNote(t.Context(), "run_a", nil), event.ErrEnded, "AddNote after the end")
 }
 
 // testNoteFollowsADelayedDelta checks that a note comes after the deltas that were appended before it.
@@ -99,22 +90,14 @@ func testNoteIsRefusedAfterRelease(t *testing.T, log event.Log) {
 	job := createJob(t, log, "run_a")
 	appendEvent(t, log, "run_a", event.Start{})
 	addNote(t, log, "run_a", "by the first")
-	if err := job.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := log.AddNote(t.Context(), "run_a", []byte("too late")); !errors.Is(err, event.ErrFenced) {
-		t.Errorf("AddNote to a released run = %v, want %v", err, event.ErrFenced)
-	}
+	noError(t, job.Release(t.Context()))
+	wantError(t, log.AddNote(t.Context(), "run_a", []byte("too late")), event.ErrFenced, "AddNote to a released run")
 	claimJob(t, log)
 	addNote(t, log, "run_a", "by the second")
 	if got := readNotes(t, log, "run_a"); !slices.Equal(got, []string{"1 by the first", "1 by the second"}) {
 		t.Errorf("notes are %q, want those of both writers", got)
 	}
 	appendEvent(t, log, "run_a", stepStart(1))
-	if err := log.Delete(t.Context(), "run_a"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := log.Notes(t.Context(), "run_a"); !errors.Is(err, event.ErrGone) {
-		t.Errorf("Notes of a deleted run = %v, want %v", err, event.ErrGone)
-	}
+	noError(t, log.Delete(t.Context(), "run_a"))
+	wantError(t, errorOf(log.Notes(t.Context(), "run_a")), event.ErrGone, "Notes of a deleted run")
 }

@@ -65,9 +65,7 @@ func (m *model) beginRun(t *testing.T) {
 func (m *model) appendEvent(t *testing.T, id string, b event.Body) {
 	t.Helper()
 	if m.jobs[id] == nil {
-		if _, err := m.log.Append(t.Context(), id, b); !errors.Is(err, event.ErrEnded) {
-			t.Fatalf("Append to %s, which has ended, = %v, want %v", id, err, event.ErrEnded)
-		}
+		wantError(t, errorOf(m.log.Append(t.Context(), id, b)), event.ErrEnded, "Append to %s, which has ended,", id)
 		return
 	}
 	if seq := appendEvent(t, m.log, id, b); seq != int64(len(m.bodies[id]))+1 {
@@ -75,9 +73,7 @@ func (m *model) appendEvent(t *testing.T, id string, b event.Body) {
 	}
 	m.bodies[id] = append(m.bodies[id], b)
 	if _, ended := b.(event.FinalAnswer); ended {
-		if err := m.jobs[id].Done(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, m.jobs[id].Done(t.Context()))
 		delete(m.jobs, id)
 	}
 }
@@ -121,8 +117,6 @@ func (m *model) crashLog(t *testing.T, crash Crash) {
 	}
 	resume()
 	for id := range m.jobs {
-		if _, err := dead.Append(t.Context(), id, event.StepStart{Step: -1}); !errors.Is(err, event.ErrFenced) {
-			t.Fatalf("Append of the replaced log to %s = %v, want %v", id, err, event.ErrFenced)
-		}
+		wantError(t, errorOf(dead.Append(t.Context(), id, event.StepStart{Step: -1})), event.ErrFenced, "Append of the replaced log to %s", id)
 	}
 }

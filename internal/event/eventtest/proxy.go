@@ -25,13 +25,9 @@ type Proxy struct {
 func StartProxy(t testing.TB, server string) *Proxy {
 	t.Helper()
 	u, err := url.Parse(server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	p := &Proxy{listener: l, server: u.Host, conns: make(map[net.Conn]bool)}
 	p.wg.Go(p.acceptLoop)
 	t.Cleanup(func() {

@@ -2,7 +2,6 @@ package eventtest
 
 import (
 	"bytes"
-	"errors"
 	"testing"
 
 	"answerd/internal/event"
@@ -54,13 +53,9 @@ func testResultsAreSeparate(t *testing.T, log event.Log) {
 	wantResult(t, log, "run_a", "call_1", []byte("a"))
 	wantResult(t, log, "run_b", "call_1", []byte("b"))
 	for _, p := range [][2]string{{"run_a", "call_2"}, {"run_a", ""}, {"run_c", "call_1"}} {
-		if _, err := log.Result(t.Context(), p[0], p[1]); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("Result(%s, %q) = %v, want %v", p[0], p[1], err, event.ErrNotFound)
-		}
+		wantError(t, errorOf(log.Result(t.Context(), p[0], p[1])), event.ErrNotFound, "Result(%s, %q)", p[0], p[1])
 	}
-	if err := log.SaveResult(t.Context(), "run_c", "call_1", nil); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("SaveResult of an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, log.SaveResult(t.Context(), "run_c", "call_1", nil), event.ErrNotFound, "SaveResult of an unknown run")
 }
 
 func testResultIsReplacedByANewerOne(t *testing.T, log event.Log) {
@@ -72,18 +67,12 @@ func testResultIsReplacedByANewerOne(t *testing.T, log event.Log) {
 
 func testResultBeyondMaxResultIsRefused(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
-	if err := log.SaveResult(t.Context(), "run_a", "call_1", make([]byte, event.MaxResult+1)); !errors.Is(err, event.ErrTooLarge) {
-		t.Fatalf("SaveResult beyond MaxResult = %v, want %v", err, event.ErrTooLarge)
-	}
-	if _, err := log.Result(t.Context(), "run_a", "call_1"); !errors.Is(err, event.ErrNotFound) {
-		t.Fatalf("Result that was refused = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, log.SaveResult(t.Context(), "run_a", "call_1", make([]byte, event.MaxResult+1)), event.ErrTooLarge, "SaveResult beyond MaxResult")
+	wantError(t, errorOf(log.Result(t.Context(), "run_a", "call_1")), event.ErrNotFound, "Result that was refused")
 }
 
 func testResultIsRefusedAfterTheEnd(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	appendEvent(t, log, "run_a", event.FinalAnswer{})
-	if err := log.SaveResult(t.Context(), "run_a", "call_1", []byte("late")); !errors.Is(err, event.ErrEnded) {
-		t.Fatalf("SaveResult after the end = %v, want %v", err, event.ErrEnded)
-	}
+	wantError(t, log.SaveResult(t.Context(), "run_a", "call_1", []byte("late")), event.ErrEnded, "SaveResult after the end")
 }

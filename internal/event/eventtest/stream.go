@@ -1,7 +1,6 @@
 package eventtest
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -35,33 +34,21 @@ func testDeltasAddUp(t *testing.T, log event.Log) {
 	}
 
 	appendEvent(t, log, "run_a", event.FinalAnswer{})
+	events, err := readAll(t.Context(), log, "run_a")
+	noError(t, err)
 	var got strings.Builder
-	for pos := int64(0); ; {
-		page, err := log.After(t.Context(), "run_a", pos)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range page.Events {
-			pos++
-			if e.Seq != pos {
-				t.Fatalf("event %d, want %d", e.Seq, pos)
-			}
-			switch b := e.Body.(type) {
-			case event.TextDelta:
-				got.WriteString(b.Delta)
-			case event.ReasoningDelta:
-				got.WriteString(b.Delta)
-			case event.ToolCallArgs:
-				got.WriteString(b.Delta)
-			case event.StepStart:
-				fmt.Fprintf(&got, "|%d|", b.Step)
-			}
-		}
-		if page.Ended {
-			break
+	for _, e := range events {
+		switch b := e.Body.(type) {
+		case event.TextDelta:
+			got.WriteString(b.Delta)
+		case event.ReasoningDelta:
+			got.WriteString(b.Delta)
+		case event.ToolCallArgs:
+			got.WriteString(b.Delta)
+		case event.StepStart:
+			fmt.Fprintf(&got, "|%d|", b.Step)
 		}
 	}
-
 	if got.String() != want.String() {
 		t.Errorf("got  %s\nwant %s", got.String(), want.String())
 	}
@@ -76,9 +63,7 @@ func testDelayedDeltaIsAppendedByItself(t *testing.T, log event.Log) {
 	got := ""
 	for pos := int64(0); got != "xxx"; {
 		page, err := log.After(t.Context(), "run_a", pos)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		for _, e := range page.Events {
 			pos, got = e.Seq, got+e.Body.(event.TextDelta).Delta
 		}
@@ -118,9 +103,7 @@ func testLongRunIsReadFromAnyPosition(t *testing.T, log event.Log) {
 			}
 		}
 	}
-	if _, err := log.After(t.Context(), "run_a", events+1); !errors.Is(err, event.ErrInvalidPosition) {
-		t.Errorf("After beyond the end = %v, want %v", err, event.ErrInvalidPosition)
-	}
+	wantError(t, errorOf(log.After(t.Context(), "run_a", events+1)), event.ErrInvalidPosition, "After beyond the end")
 }
 
 // testLargeEventIsKeptUnchanged appends a question that is larger than a request may be.
@@ -131,14 +114,8 @@ func testLargeEventIsKeptUnchanged(t *testing.T, log event.Log) {
 	appendEvent(t, log, "run_a", stepStart(1))
 	end := event.FinalAnswer{Answer: large.Question, Metadata: event.Metadata{Model: "m"}}
 	appendEvent(t, log, "run_a", end)
-	var got []event.Event
-	for pos := int64(0); len(got) < 3; pos = int64(len(got)) {
-		page, err := log.After(t.Context(), "run_a", pos)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, page.Events...)
-	}
+	got, err := readAll(t.Context(), log, "run_a")
+	noError(t, err)
 	if got[0].Body.(event.Start).Question != large.Question || got[2].Body.(event.FinalAnswer).Answer != large.Question {
 		t.Errorf("events have %d and %d bytes of text, want the appended %d",
 			len(got[0].Body.(event.Start).Question), len(got[2].Body.(event.FinalAnswer).Answer), len(large.Question))
@@ -153,20 +130,10 @@ func testInvalidIDsAreNotFound(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	appendEvent(t, log, "run_a", stepStart(1))
 	for _, id := range []string{"", "*", ">", "run_*", "run_a.ev", ".", "run a", "run_a\n", "run_é", strings.Repeat("a", 65), "$JS"} {
-		if _, err := log.After(t.Context(), id, 0); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("After(%q) = %v, want %v", id, err, event.ErrNotFound)
-		}
-		if _, err := log.Run(t.Context(), id); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("Run(%q) = %v, want %v", id, err, event.ErrNotFound)
-		}
-		if err := log.Create(t.Context(), event.Run{ID: id}); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("Create(%q) = %v, want %v", id, err, event.ErrNotFound)
-		}
-		if _, err := log.Result(t.Context(), id, "c"); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("Result(%q) = %v, want %v", id, err, event.ErrNotFound)
-		}
-		if err := log.Delete(t.Context(), id); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("Delete(%q) = %v, want %v", id, err, event.ErrNotFound)
-		}
+		wantError(t, errorOf(log.After(t.Context(), id, 0)), event.ErrNotFound, "After(%q)", id)
+		wantError(t, errorOf(log.Run(t.Context(), id)), event.ErrNotFound, "Run(%q)", id)
+		wantError(t, log.Create(t.Context(), event.Run{ID: id}), event.ErrNotFound, "Create(%q)", id)
+		wantError(t, errorOf(log.Result(t.Context(), id, "c")), event.ErrNotFound, "Result(%q)", id)
+		wantError(t, log.Delete(t.Context(), id), event.ErrNotFound, "Delete(%q)", id)
 	}
 }

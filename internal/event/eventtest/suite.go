@@ -13,7 +13,6 @@ package eventtest
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -92,9 +91,7 @@ func testAfterReturnsAllThatFollows(t *testing.T, log event.Log) {
 	}
 	for pos := int64(0); pos <= 10; pos++ {
 		page, err := log.After(t.Context(), "run_a", pos)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if int64(len(page.Events)) != 10-pos || page.Ended {
 			t.Fatalf("After(%d) = %d events, ended %v, want %d", pos, len(page.Events), page.Ended, 10-pos)
 		}
@@ -123,17 +120,9 @@ func testMoreIsClosedByAnAppend(t *testing.T, log event.Log) {
 	if err != nil || page.More == nil {
 		t.Fatalf("After(0) = %+v, %v, want a page that waits", page, err)
 	}
-	select {
-	case <-page.More:
-		t.Fatal("More is closed before an append, want open")
-	default:
-	}
+	wantOpen(t, page.More, "More before an append")
 	appendEvent(t, log, "run_a", stepStart(1))
-	select {
-	case <-page.More:
-	case <-t.Context().Done():
-		t.Fatal("More is open after an append, want closed")
-	}
+	wantClosed(t, page.More, "More after an append")
 }
 
 func testSettledIsClosedByASuspensionAndByTheEnd(t *testing.T, log event.Log) {
@@ -145,27 +134,17 @@ func testSettledIsClosedByASuspensionAndByTheEnd(t *testing.T, log event.Log) {
 			t.Fatalf("Settled = %v, want no error", err)
 		}
 		appendEvent(t, log, "run_a", stepStart(2))
-		select {
-		case <-settled:
-			t.Fatalf("Settled is closed before %T, want open", b)
-		default:
-		}
+		wantOpen(t, settled, fmt.Sprintf("Settled before %T", b))
 		appendEvent(t, log, "run_a", b)
 		again, err := log.Settled(t.Context(), "run_a")
 		if err != nil {
 			t.Fatalf("Settled after %T = %v, want no error", b, err)
 		}
 		for _, settled := range []<-chan struct{}{settled, again} {
-			select {
-			case <-settled:
-			case <-t.Context().Done():
-				t.Fatalf("Settled is open after %T, want closed", b)
-			}
+			wantClosed(t, settled, fmt.Sprintf("Settled after %T", b))
 		}
 	}
-	if _, err := log.Settled(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("Settled of an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, errorOf(log.Settled(t.Context(), "run_b")), event.ErrNotFound, "Settled of an unknown run")
 }
 
 // testSettledWakesNoReaderThatWaitsAtASuspension checks that Settled does not wake callers of After. Otherwise two
@@ -180,11 +159,7 @@ func testSettledWakesNoReaderThatWaitsAtASuspension(t *testing.T, log event.Log)
 	if _, err := log.Settled(t.Context(), "run_a"); err != nil {
 		t.Fatalf("Settled = %v, want no error", err)
 	}
-	select {
-	case <-page.More:
-		t.Error("More is closed by Settled, want open")
-	default:
-	}
+	wantOpen(t, page.More, "More after Settled")
 }
 
 func testTerminalEventIsLast(t *testing.T, log event.Log) {
@@ -192,9 +167,7 @@ func testTerminalEventIsLast(t *testing.T, log event.Log) {
 		id := fmt.Sprintf("run_%d", i)
 		createRun(t, log, id)
 		seq := appendEvent(t, log, id, end)
-		if _, err := log.Append(t.Context(), id, stepStart(1)); !errors.Is(err, event.ErrEnded) {
-			t.Fatalf("Append after %s = %v, want %v", end.Type(), err, event.ErrEnded)
-		}
+		wantError(t, errorOf(log.Append(t.Context(), id, stepStart(1))), event.ErrEnded, "Append after %s", end.Type())
 		page, err := log.After(t.Context(), id, seq)
 		if err != nil || !page.Ended || len(page.Events) != 0 || page.More != nil {
 			t.Fatalf("After the last event = %+v, %v, want an empty page that has ended", page, err)
@@ -204,28 +177,18 @@ func testTerminalEventIsLast(t *testing.T, log event.Log) {
 
 func testRunIsCreatedOnce(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
-	if err := log.Create(t.Context(), event.Run{ID: "run_a"}); !errors.Is(err, event.ErrExists) {
-		t.Fatalf("a second Create = %v, want %v", err, event.ErrExists)
-	}
+	wantError(t, log.Create(t.Context(), event.Run{ID: "run_a"}), event.ErrExists, "a second Create")
 }
 
 func testInvalidPositionsAreRefused(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	appendEvent(t, log, "run_a", stepStart(1))
 	for _, pos := range []int64{-1, 2, 1 << 40} {
-		if _, err := log.After(t.Context(), "run_a", pos); !errors.Is(err, event.ErrInvalidPosition) {
-			t.Errorf("After(%d) = %v, want %v", pos, err, event.ErrInvalidPosition)
-		}
+		wantError(t, errorOf(log.After(t.Context(), "run_a", pos)), event.ErrInvalidPosition, "After(%d)", pos)
 	}
-	if _, err := log.After(t.Context(), "run_b", 0); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("After of an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
-	if _, err := log.Run(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("Run of an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
-	if _, err := log.Append(t.Context(), "run_b", stepStart(1)); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("Append to an unknown run = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, errorOf(log.After(t.Context(), "run_b", 0)), event.ErrNotFound, "After of an unknown run")
+	wantError(t, errorOf(log.Run(t.Context(), "run_b")), event.ErrNotFound, "Run of an unknown run")
+	wantError(t, errorOf(log.Append(t.Context(), "run_b", stepStart(1))), event.ErrNotFound, "Append to an unknown run")
 }
 
 func testRunsAreSeparate(t *testing.T, log event.Log) {
@@ -241,17 +204,17 @@ func testRunsAreSeparate(t *testing.T, log event.Log) {
 
 // testReadersSeeTheSameEvents starts readers at any time while one writer appends.
 func testReadersSeeTheSameEvents(t *testing.T, log event.Log) {
-	const events, readers = 300, 16
+	const steps, readers = 300, 16
 	createRun(t, log, "run_a")
 	var wg sync.WaitGroup
 	for range readers {
 		wg.Go(func() {
-			if n, err := readAll(t.Context(), log, "run_a"); err != nil || n != events+1 {
-				t.Errorf("a reader got %d events, %v, want %d", n, err, events+1)
+			if events, err := readAll(t.Context(), log, "run_a"); err != nil || len(events) != steps+1 {
+				t.Errorf("a reader got %d events, %v, want %d", len(events), err, steps+1)
 			}
 		})
 	}
-	for i := range events {
+	for i := range steps {
 		appendEvent(t, log, "run_a", stepStart(i))
 	}
 	appendEvent(t, log, "run_a", event.FinalAnswer{})
@@ -266,9 +229,7 @@ func testEnvelopeIsOnEveryEvent(t *testing.T, log event.Log) {
 		Kind:    "timeout",
 	})
 	page, err := log.After(t.Context(), "run_a", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var got struct {
 		Type, Tool, Payload string
 		RunID               string `json:"run_id"`
@@ -286,5 +247,22 @@ func testEnvelopeIsOnEveryEvent(t *testing.T, log event.Log) {
 		if c < ' ' {
 			t.Fatalf("the event is %q, want one line", line)
 		}
+	}
+}
+
+// testRequestIsReturnedUnchanged checks that Run returns the Request that was passed to Create, before and after the
+// end of the run.
+func testRequestIsReturnedUnchanged(t *testing.T, log event.Log) {
+	const request = `{"any":"bytes"}`
+	noError(t, log.Create(t.Context(), event.Run{ID: "run_a", Request: []byte(request)}))
+	createRun(t, log, "run_b")
+	for _, body := range []event.Body{event.Start{}, event.Cancelled{}} {
+		appendEvent(t, log, "run_a", body)
+		if r, err := log.Run(t.Context(), "run_a"); err != nil || string(r.Request) != request {
+			t.Errorf("Request after %s = %q, %v, want %q", body.Type(), r.Request, err, request)
+		}
+	}
+	if r, err := log.Run(t.Context(), "run_b"); err != nil || len(r.Request) > 0 {
+		t.Errorf("Request of another run = %q, %v, want none", r.Request, err)
 	}
 }

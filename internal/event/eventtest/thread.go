@@ -46,17 +46,13 @@ var ada, bob = event.Owner{Issuer: "i", Subject: "ada"}, event.Owner{Issuer: "i"
 func beginTurn(t *testing.T, log event.Log, owner event.Owner, thread, run string) event.Thread {
 	t.Helper()
 	begun, err := log.BeginTurn(t.Context(), owner, thread, run, "support", "About "+thread)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return begun
 }
 
 func endTurn(t *testing.T, log event.Log, owner event.Owner, thread, run string, data []byte) {
 	t.Helper()
-	if err := log.EndTurn(t.Context(), owner, thread, run, data); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.EndTurn(t.Context(), owner, thread, run, data))
 }
 
 // addTurn begins and ends a turn.
@@ -69,17 +65,23 @@ func addTurn(t *testing.T, log event.Log, owner event.Owner, thread, run, data s
 func getThread(t *testing.T, log event.Log, owner event.Owner, thread string) event.Thread {
 	t.Helper()
 	got, err := log.Thread(t.Context(), owner, thread)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return got
+}
+
+// wantBusy checks that err is a BusyError with the active run run. what is a format with args, and describes the call
+// that returned err.
+func wantBusy(t *testing.T, err error, run, what string, args ...any) {
+	t.Helper()
+	busy, ok := errors.AsType[*event.BusyError](err)
+	if !ok || busy.Run != run {
+		t.Errorf("%s = %v, %+v, want a BusyError with %s", fmt.Sprintf(what, args...), err, busy, run)
+	}
 }
 
 func testTurnBeginsAndEnds(t *testing.T, log event.Log) {
 	before := log.Now().Add(-time.Second)
-	if _, err := log.Thread(t.Context(), ada, "thr_a"); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("Thread of an unknown id = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, errorOf(log.Thread(t.Context(), ada, "thr_a")), event.ErrNotFound, "Thread of an unknown id")
 	begun := beginTurn(t, log, ada, "thr_a", "run_1")
 	want := event.Thread{
 		ID:      "thr_a",
@@ -99,10 +101,7 @@ func testTurnBeginsAndEnds(t *testing.T, log event.Log) {
 	if again := beginTurn(t, log, ada, "thr_a", "run_1"); !sameThread(again, begun) {
 		t.Errorf("BeginTurn of the active run = %+v, want %+v", again, begun)
 	}
-	var busy *event.BusyError
-	if _, err := log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "other", "other"); !errors.As(err, &busy) || busy.Run != "run_1" {
-		t.Errorf("BeginTurn while run_1 is active = %v, %+v, want a BusyError with run_1", err, busy)
-	}
+	wantBusy(t, errorOf(log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "other", "other")), "run_1", "BeginTurn while run_1 is active")
 	endTurn(t, log, ada, "thr_a", "run_1", []byte("first"))
 	ended := getThread(t, log, ada, "thr_a")
 	if ended.Active != "" || ended.Turns != 1 || ended.LastRun != "run_1" || ended.Updated.Before(begun.Updated) || !ended.Created.Equal(begun.Created) {
@@ -116,9 +115,7 @@ func testTurnBeginsAndEnds(t *testing.T, log event.Log) {
 		t.Errorf("Thread after EndTurn without data = %+v, want one turn of run_1 and no active run", got)
 	}
 	addTurn(t, log, ada, "thr_a", "run_3", "")
-	if got, want := readTurns(t, log, ada, "thr_a", 10, 1<<20), []string{"first", ""}; !slices.Equal(got, want) {
-		t.Errorf("turns = %q, want %q", got, want)
-	}
+	wantTurns(t, log, ada, "thr_a", "first", "")
 }
 
 // sameThread compares threads, even if their times have lost the monotonic clock readings.
@@ -133,9 +130,7 @@ func sameThread(a, b event.Thread) bool {
 func startThread(t *testing.T, log event.Log, thread, run string) error {
 	t.Helper()
 	r := event.Run{ID: run, ThreadID: thread, Owner: ada, Created: log.Now(), Agent: "support"}
-	if err := log.Create(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.Create(t.Context(), r))
 	if err := log.BeginThread(t.Context(), r, "About "+thread); err != nil {
 		return err
 	}
@@ -157,39 +152,25 @@ func wantActive(t *testing.T, log event.Log, thread, run string) {
 }
 
 func testNewThreadBeginsWithItsRun(t *testing.T, log event.Log) {
-	if err := startThread(t, log, "thr_a", "run_1"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, startThread(t, log, "thr_a", "run_1"))
 	wantActive(t, log, "thr_a", "run_1")
-	var busy *event.BusyError
-	if _, err := log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "", ""); !errors.As(err, &busy) || busy.Run != "run_1" {
-		t.Errorf("BeginTurn while run_1 is active = %v, want a BusyError with run_1", err)
-	}
+	wantBusy(t, errorOf(log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "", "")), "run_1", "BeginTurn while run_1 is active")
 	endTurn(t, log, ada, "thr_a", "run_1", []byte("first"))
 	addTurn(t, log, ada, "thr_a", "run_2", "second")
-	if got, want := readTurns(t, log, ada, "thr_a", 10, 1<<20), []string{"first", "second"}; !slices.Equal(got, want) {
-		t.Errorf("turns = %q, want %q", got, want)
-	}
+	wantTurns(t, log, ada, "thr_a", "first", "second")
 }
 
 // testNewThreadReplacesADeletedOne is needed because a durable log may still have parts of the deleted thread.
 func testNewThreadReplacesADeletedOne(t *testing.T, log event.Log) {
 	addTurn(t, log, ada, "thr_a", "run_1", "old")
-	if err := log.DeleteThread(t.Context(), ada, "thr_a"); err != nil {
-		t.Fatal(err)
-	}
-	if err := startThread(t, log, "thr_a", "run_2"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.DeleteThread(t.Context(), ada, "thr_a"))
+	noError(t, startThread(t, log, "thr_a", "run_2"))
 	wantActive(t, log, "thr_a", "run_2")
 }
 
 func testNewThreadIsRefusedWhileOneIsActive(t *testing.T, log event.Log) {
 	beginTurn(t, log, ada, "thr_a", "run_1")
-	var busy *event.BusyError
-	if err := startThread(t, log, "thr_a", "run_2"); !errors.As(err, &busy) || busy.Run != "run_1" {
-		t.Errorf("BeginThread and Append = %v, want a BusyError with run_1", err)
-	}
+	wantBusy(t, startThread(t, log, "thr_a", "run_2"), "run_1", "BeginThread and Append")
 	if got := getThread(t, log, ada, "thr_a"); got.Active != "run_1" {
 		t.Errorf("the active run of the thread is %q, want run_1", got.Active)
 	}
@@ -212,15 +193,9 @@ func testTurnEndsOnce(t *testing.T, log event.Log) {
 		t.Errorf("Thread after the late EndTurn of run_2 = %+v, want run_3 active and two turns", got)
 	}
 	endTurn(t, log, ada, "thr_a", "run_3", []byte("third"))
-	if got, want := readTurns(t, log, ada, "thr_a", 10, 1<<20), []string{"first", "second", "third"}; !slices.Equal(got, want) {
-		t.Errorf("turns = %q, want %q", got, want)
-	}
-	if err := log.EndTurn(t.Context(), ada, "thr_a", "run_4", []byte("x")); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("EndTurn of a run that began no turn = %v, want %v", err, event.ErrNotFound)
-	}
-	if err := log.EndTurn(t.Context(), ada, "thr_b", "run_3", []byte("x")); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("EndTurn of an unknown thread = %v, want %v", err, event.ErrNotFound)
-	}
+	wantTurns(t, log, ada, "thr_a", "first", "second", "third")
+	wantError(t, log.EndTurn(t.Context(), ada, "thr_a", "run_4", []byte("x")), event.ErrNotFound, "EndTurn of a run that began no turn")
+	wantError(t, log.EndTurn(t.Context(), ada, "thr_b", "run_3", []byte("x")), event.ErrNotFound, "EndTurn of an unknown thread")
 }
 
 // testOneOfManyBegins lets several runs race for one thread, in several rounds.
@@ -244,9 +219,8 @@ func RaceBeginTurn(t *testing.T, logs ...event.Log) {
 		}
 		run := fmt.Sprintf("run_%d_%d", round, winner)
 		for n, err := range errs {
-			var busy *event.BusyError
-			if n != winner && (!errors.As(err, &busy) || busy.Run != run) {
-				t.Errorf("round %d: BeginTurn of run %d = %v, %+v, want a BusyError with %s", round, n, err, busy, run)
+			if n != winner {
+				wantBusy(t, err, run, "round %d: BeginTurn of run %d", round, n)
 			}
 		}
 		// Each log ends the turn, as two processes may do after a takeover.
@@ -265,33 +239,21 @@ func testDeletedThreadIsGone(t *testing.T, log event.Log) {
 	addTurn(t, log, ada, "thr_a", "run_1", "secret")
 	addTurn(t, log, ada, "thr_kept", "run_k", "kept")
 	beginTurn(t, log, ada, "thr_a", "run_2")
-	if err := log.DeleteThread(t.Context(), ada, "thr_a"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, log.DeleteThread(t.Context(), ada, "thr_a"))
 
 	checkGone := func() {
 		t.Helper()
-		if _, err := log.Thread(t.Context(), ada, "thr_a"); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("Thread of a deleted thread = %v, want %v", err, event.ErrNotFound)
-		}
+		wantError(t, errorOf(log.Thread(t.Context(), ada, "thr_a")), event.ErrNotFound, "Thread of a deleted thread")
 		if page, err := log.Turns(t.Context(), ada, "thr_a", 0, 10, 1<<20); !errors.Is(err, event.ErrNotFound) {
 			t.Errorf("Turns of a deleted thread = %+v, %v, want %v", page, err, event.ErrNotFound)
 		}
-		if _, err := log.RenameThread(t.Context(), ada, "thr_a", "x"); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("RenameThread of a deleted thread = %v, want %v", err, event.ErrNotFound)
-		}
-		if err := log.DeleteThread(t.Context(), ada, "thr_a"); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("DeleteThread of a deleted thread = %v, want %v", err, event.ErrNotFound)
-		}
-		if got := listThreads(t, log, event.ThreadFilter{Owner: ada}); !slices.Equal(got, []string{"thr_kept"}) {
-			t.Errorf("ListThreads = %v, want thr_kept", got)
-		}
+		wantError(t, errorOf(log.RenameThread(t.Context(), ada, "thr_a", "x")), event.ErrNotFound, "RenameThread of a deleted thread")
+		wantError(t, log.DeleteThread(t.Context(), ada, "thr_a"), event.ErrNotFound, "DeleteThread of a deleted thread")
+		wantThreads(t, log, event.ThreadFilter{Owner: ada}, "thr_kept")
 	}
 
 	checkGone()
-	if err := log.EndTurn(t.Context(), ada, "thr_a", "run_2", []byte("late")); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("EndTurn after the deletion = %v, want %v", err, event.ErrNotFound)
-	}
+	wantError(t, log.EndTurn(t.Context(), ada, "thr_a", "run_2", []byte("late")), event.ErrNotFound, "EndTurn after the deletion")
 	checkGone()
 
 	// A new thread with that id has nothing of the deleted one, and the deleted one's runs cannot end in it.
@@ -300,18 +262,12 @@ func testDeletedThreadIsGone(t *testing.T, log event.Log) {
 	}
 
 	for _, run := range []string{"run_1", "run_2"} {
-		if err := log.EndTurn(t.Context(), ada, "thr_a", run, []byte("late")); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("EndTurn of %s of the deleted thread = %v, want %v", run, err, event.ErrNotFound)
-		}
+		wantError(t, log.EndTurn(t.Context(), ada, "thr_a", run, []byte("late")), event.ErrNotFound, "EndTurn of %s of the deleted thread", run)
 	}
 
 	endTurn(t, log, ada, "thr_a", "run_3", []byte("new"))
-	if got := readTurns(t, log, ada, "thr_a", 10, 1<<20); !slices.Equal(got, []string{"new"}) {
-		t.Errorf("turns = %q, want those of the new thread", got)
-	}
-	if got := readTurns(t, log, ada, "thr_kept", 10, 1<<20); !slices.Equal(got, []string{"kept"}) {
-		t.Errorf("turns of the other thread = %q, want its own", got)
-	}
+	wantTurns(t, log, ada, "thr_a", "new")
+	wantTurns(t, log, ada, "thr_kept", "kept")
 }
 
 func testOwnersAreIsolated(t *testing.T, log event.Log) {
@@ -320,12 +276,8 @@ func testOwnersAreIsolated(t *testing.T, log event.Log) {
 		addTurn(t, log, owner, "thr", fmt.Sprintf("run_%d", i), fmt.Sprint("of ", i))
 	}
 	for i, owner := range owners {
-		if got, want := readTurns(t, log, owner, "thr", 10, 1<<20), []string{fmt.Sprint("of ", i)}; !slices.Equal(got, want) {
-			t.Errorf("turns of owner %d = %q, want %q", i, got, want)
-		}
-		if got := listThreads(t, log, event.ThreadFilter{Owner: owner}); !slices.Equal(got, []string{"thr"}) {
-			t.Errorf("threads of owner %d = %v, want one", i, got)
-		}
+		wantTurns(t, log, owner, "thr", fmt.Sprint("of ", i))
+		wantThreads(t, log, event.ThreadFilter{Owner: owner}, "thr")
 	}
 	addTurn(t, log, ada, "adas", "run_x", "x")
 	for _, err := range []error{
@@ -342,22 +294,16 @@ func testOwnersAreIsolated(t *testing.T, log event.Log) {
 	}
 }
 
-func errorOf[T any](_ T, err error) error { return err }
-
 func testAnyIDIsKept(t *testing.T, log event.Log) {
 	ids := []string{"a.b.*", ">", "*", "with space\n\x00", "é\u2028", strings.Repeat("x", event.MaxThreadID), "../../etc", "$JS.API.>", "A", "a"}
 	for i, id := range ids {
 		addTurn(t, log, ada, id, fmt.Sprintf("run_%d", i), id)
 	}
 	for _, id := range ids {
-		if got := readTurns(t, log, ada, id, 10, 1<<20); !slices.Equal(got, []string{id}) {
-			t.Errorf("turns of thread %q = %q, want one", id, got)
-		}
+		wantTurns(t, log, ada, id, id)
 	}
 	slices.Reverse(ids)
-	if got := listThreads(t, log, event.ThreadFilter{Owner: ada, Limit: 3}); !slices.Equal(got, ids) {
-		t.Errorf("ListThreads = %q, want %q", got, ids)
-	}
+	wantThreads(t, log, event.ThreadFilter{Owner: ada, Limit: 3}, ids...)
 	for _, id := range []string{"", "\xff", strings.Repeat("x", event.MaxThreadID+1)} {
 		for _, err := range []error{
 			errorOf(log.BeginTurn(t.Context(), ada, id, "run_x", "", "")), log.EndTurn(t.Context(), ada, id, "run_x", nil),
@@ -402,9 +348,7 @@ func testLargeTurnIsKeptUnchanged(t *testing.T, log event.Log) {
 		}
 	}
 	beginTurn(t, log, ada, "thr_a", "run_5")
-	if err := log.EndTurn(t.Context(), ada, "thr_a", "run_5", append(large, 1)); !errors.Is(err, event.ErrTooLarge) {
-		t.Errorf("EndTurn beyond MaxTurn = %v, want %v", err, event.ErrTooLarge)
-	}
+	wantError(t, log.EndTurn(t.Context(), ada, "thr_a", "run_5", append(large, 1)), event.ErrTooLarge, "EndTurn beyond MaxTurn")
 	if got := getThread(t, log, ada, "thr_a"); got.Active != "run_5" || got.Turns != 4 {
 		t.Errorf("Thread after the refused EndTurn = %+v, want run_5 active and four turns", got)
 	}
@@ -412,13 +356,13 @@ func testLargeTurnIsKeptUnchanged(t *testing.T, log event.Log) {
 
 // testConcurrentTurnsAreAllKept adds turns to threads of two owners while the threads are being listed and renamed.
 func testConcurrentTurnsAreAllKept(t *testing.T, log event.Log) {
-	const writers, turns = 6, 10
+	const turns = 10
+	owners := map[string]event.Owner{"thr_0": ada, "thr_1": bob, "thr_2": ada, "thr_3": bob, "thr_4": ada, "thr_5": bob}
 	var all sync.WaitGroup
-	for w := range writers {
-		owner, thread := []event.Owner{ada, bob}[w%2], fmt.Sprintf("thr_%d", w)
+	for thread, owner := range owners {
 		all.Go(func() {
 			for n := range turns {
-				run := fmt.Sprintf("run_%d_%d", w, n)
+				run := fmt.Sprintf("run_%s_%d", thread, n)
 				if _, err := log.BeginTurn(t.Context(), owner, thread, run, "", thread); err != nil {
 					t.Error(err)
 				}
@@ -439,10 +383,8 @@ func testConcurrentTurnsAreAllKept(t *testing.T, log event.Log) {
 			}
 		})
 	}
-
 	all.Wait()
-	for w := range writers {
-		owner, thread := []event.Owner{ada, bob}[w%2], fmt.Sprintf("thr_%d", w)
+	for thread, owner := range owners {
 		if got := readTurns(t, log, owner, thread, 100, 1<<20); len(got) != turns || !slices.IsSorted(got) {
 			t.Errorf("turns of %s = %q, want %d in order", thread, got, turns)
 		}

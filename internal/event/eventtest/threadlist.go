@@ -1,7 +1,6 @@
 package eventtest
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,9 +14,7 @@ func listThreads(t *testing.T, log event.Log, f event.ThreadFilter) (ids []strin
 	t.Helper()
 	for pages := 0; ; pages++ {
 		page, err := log.ListThreads(t.Context(), f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if len(page.Threads) > f.PageSize() || pages > 100 {
 			t.Fatalf("page %d has %d threads, want at most %d, and at most 100 pages", pages, len(page.Threads), f.PageSize())
 		}
@@ -31,15 +28,29 @@ func listThreads(t *testing.T, log event.Log, f event.ThreadFilter) (ids []strin
 	}
 }
 
+// wantThreads checks the ids of the threads on all pages of a filter.
+func wantThreads(t *testing.T, log event.Log, f event.ThreadFilter, want ...string) {
+	t.Helper()
+	if got := listThreads(t, log, f); !slices.Equal(got, want) {
+		t.Errorf("threads of %+v = %q, want %q", f, got, want)
+	}
+}
+
+// wantTurns checks the data of all turns of a thread, oldest first.
+func wantTurns(t *testing.T, log event.Log, owner event.Owner, thread string, want ...string) {
+	t.Helper()
+	if got := readTurns(t, log, owner, thread, 10, 1<<20); !slices.Equal(got, want) {
+		t.Errorf("turns of thread %q of %+v = %q, want %q", thread, owner, got, want)
+	}
+}
+
 // readTurns returns the data of all turns of a thread, oldest first. It reads from the newest page to the oldest.
 func readTurns(t *testing.T, log event.Log, owner event.Owner, thread string, limit, maxBytes int) (data []string) {
 	t.Helper()
 	before := int64(0)
 	for pages := 0; ; pages++ {
 		page, err := log.Turns(t.Context(), owner, thread, before, limit, maxBytes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		size := 0
 		var texts []string
 		for i, turn := range page.Turns {
@@ -79,9 +90,7 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 
 	addTurn(t, log, bob, "thr_bob", "run_bob", "x")
 	for _, limit := range []int{0, 1, 7, 20, 1000} {
-		if got := listThreads(t, log, event.ThreadFilter{Owner: ada, Limit: limit}); !slices.Equal(got, want) {
-			t.Errorf("ListThreads with limit %d = %v, want %v", limit, got, want)
-		}
+		wantThreads(t, log, event.ThreadFilter{Owner: ada, Limit: limit}, want...)
 	}
 
 	// Renaming a thread does not change its place, but the beginning and the end of a turn do.
@@ -92,9 +101,7 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 	beginTurn(t, log, ada, "thr_07", "run_b")
 	endTurn(t, log, ada, "thr_05", "run_a", []byte("y"))
 	first, err := log.ListThreads(t.Context(), event.ThreadFilter{Owner: ada, Limit: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if err := log.DeleteThread(t.Context(), ada, first.Threads[2].ID); err != nil { // the thread that the next page's position refers to
 		t.Fatal(err)
 	}
@@ -108,9 +115,7 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 	}
 
 	for _, owner := range []event.Owner{ada, {Subject: "nobody"}} {
-		if _, err := log.ListThreads(t.Context(), event.ThreadFilter{Owner: owner, After: "no position!"}); !errors.Is(err, event.ErrInvalidPosition) {
-			t.Errorf("ListThreads with a malformed After = %v, want %v", err, event.ErrInvalidPosition)
-		}
+		wantError(t, errorOf(log.ListThreads(t.Context(), event.ThreadFilter{Owner: owner, After: "no position!"})), event.ErrInvalidPosition, "ListThreads with a malformed After")
 	}
 }
 
@@ -129,9 +134,7 @@ func testThreadsAreFoundByTitle(t *testing.T, log event.Log) {
 		"%":           {"thr_3"},
 		".*":          nil,
 	} {
-		if got := listThreads(t, log, event.ThreadFilter{Owner: ada, Query: query, Limit: 1}); !slices.Equal(got, want) {
-			t.Errorf("threads of the query %q = %v, want %v", query, got, want)
-		}
+		wantThreads(t, log, event.ThreadFilter{Owner: ada, Query: query, Limit: 1}, want...)
 	}
 }
 

@@ -1,7 +1,6 @@
 package eventtest
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -19,9 +18,7 @@ func testValueIsSetOncePerRevision(t *testing.T, log event.Log) {
 	set := func(value string, revision uint64) uint64 {
 		t.Helper()
 		next, err := log.SetValue(t.Context(), key, []byte(value), revision, time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return next
 	}
 
@@ -65,9 +62,7 @@ func testValueIsSetOncePerRevision(t *testing.T, log event.Log) {
 	if other, revision, err := log.Value(t.Context(), values.NewKey("k", "")); err != nil || len(other) > 0 || revision != 0 {
 		t.Errorf("Value of another key = %q, %d, %v, want nothing", other, revision, err)
 	}
-	if _, err := log.SetValue(t.Context(), key, make([]byte, values.MaxSize+1), 0, time.Hour); !errors.Is(err, values.ErrTooLarge) {
-		t.Errorf("SetValue beyond MaxSize = %v, want %v", err, values.ErrTooLarge)
-	}
+	wantError(t, errorOf(log.SetValue(t.Context(), key, make([]byte, values.MaxSize+1), 0, time.Hour)), values.ErrTooLarge, "SetValue beyond MaxSize")
 }
 
 // testValueIsSetByOneOfMany lets many goroutines set a key at the same time, in several rounds.
@@ -108,9 +103,7 @@ func testValueExpires(t *testing.T, log event.Log) {
 	deadline := time.Now().Add(time.Minute)
 	for {
 		value, revision, err := log.Value(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if len(value) == 0 {
 			if r, err := log.SetValue(t.Context(), key, []byte("b"), first, time.Hour); err != nil || r != 0 {
 				t.Errorf("SetValue at the revision of the expired value = %d, %v, want 0", r, err)

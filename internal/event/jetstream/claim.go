@@ -102,7 +102,8 @@ func (l *Log) claimDelivery(ctx context.Context, msg *delivery) (event.Job, erro
 		case err != nil:
 			return nil, err
 		}
-		if mustNotClaim, err := l.deferToExecutor(ctx, id, state, msg); mustNotClaim || err != nil {
+		mustNotClaim, err := l.deferToExecutor(ctx, id, state, msg)
+		if mustNotClaim || err != nil {
 			return nil, err
 		}
 		j, err := l.appendClaim(ctx, id, state, msg)
@@ -136,11 +137,11 @@ func (l *Log) endClaim(id string) {
 
 // runState holds what a claim needs to know about a run.
 type runState struct {
-	record *record
-	last   event.Event // the run's newest event; its Seq is 0 if the run has none
-	by     writerID    // who wrote the run's last message, or its job's message if the run has none
-	head   uint64      // the stream position of the run's last message; 0 if it has none
-	park   parkRecord  // set if by.kind is kindParked
+	record  *record
+	last    event.Event // the run's newest event; its Seq is 0 if the run has none
+	info    messageInfo // who wrote the run's last message, or its job's message if the run has none
+	lastPos uint64      // the stream position of the run's last message; 0 if it has none
+	park    parkRecord  // set if info.kind is kindParked
 
 	// The claim repeats the last event. If that event is stored in parts, parts is the partsHeader that refers to them.
 	// Otherwise data is the event's JSON.
@@ -164,18 +165,18 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 	if last == nil { // the run's creator has not written its first event yet
 		request, err := l.readRequest(ctx, id)
 		if err == nil && request != nil {
-			state.by, err = parseWriterID(request.header)
+			state.info, err = parseMessageInfo(request.header)
 		}
 		return state, err
 	}
-	state.head = last.pos
-	state.data = last.data
-	state.parts = last.header.Get(partsHeader)
+	state.lastPos = last.pos
 	state.park = parseParkRecord(last.header)
-	state.last, state.by, err = l.readEvent(ctx, *last)
-	if state.by.inBatch { // the payload of a batch is not just the event
+	state.last, state.info, err = l.readEvent(ctx, *last)
+	if state.info.inBatch { // the payload of a batch is not just the event
 		state.data = state.last.JSON
-		state.parts = ""
+	} else {
+		state.data = last.data
+		state.parts = last.header.Get(partsHeader)
 	}
 	return state, err
 }
@@ -184,11 +185,11 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 // executes it. If so, it has delayed or removed the delivery. It blocks while it asks the other instance (isClaimedBy).
 func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, msg *delivery) (mustNotClaim bool, _ error) {
 	switch {
-	case state.by.kind == kindReleased:
+	case state.info.kind == kindReleased:
 		return false, nil
-	case state.by.kind == kindParked:
+	case state.info.kind == kindParked:
 		return l.keepParked(ctx, id, state.park, msg)
-	case state.by.instance == l.instanceID:
+	case state.info.instance == l.instanceID:
 		return false, nil // claimDelivery found no job for the run here, so this instance does not execute it any more
 	}
 	// Delay the delivery before asking. If the executor releases the run right after it has answered, it adds a new
@@ -198,7 +199,7 @@ func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, ms
 	if err := msg.requestReply(ctx, nakPayload(delay)); err != nil {
 		return false, err
 	}
-	if l.isClaimedBy(ctx, state.by.instance, id) {
+	if l.isClaimedBy(ctx, state.info.instance, id) {
 		return true, nil
 	}
 	return false, msg.extendLease() // instead of the delay
@@ -231,34 +232,32 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	if err != nil {
 		return nil, err
 	}
-	by := writerID{instance: l.instanceID, attempt: state.by.attempt + 1, seq: state.last.Seq, kind: kindClaim}
+	info := messageInfo{instance: l.instanceID, attempt: state.info.attempt + 1, seq: state.last.Seq, kind: kindClaim}
 	m := nats.NewMsg(runSubject(id, eventToken))
-	m.Header.Set(writerHeader, by.String())
-
+	m.Header.Set(writerHeader, info.String())
 	if state.parts != "" {
 		m.Header.Set(partsHeader, state.parts)
 	} else if err := l.setPayload(ctx, id, m, state.data); err != nil {
 		return nil, err
 	}
-
-	pos, err := l.publishAfter(ctx, runsName, m, state.head, appendTimeout)
+	pos, err := l.publishAfter(ctx, runsName, m, state.lastPos, appendTimeout)
 	if err != nil {
 		return nil, err
 	}
-	r, err := l.getRun(id)
+	r, err := l.getOrAddRun(id)
 	if err != nil {
 		return nil, err
 	}
-	j.writer = newWriter(r, pos, state.last, by.attempt)
-
+	j.writer = newWriter(r, pos, state.last, info.attempt)
 	l.updateRun(r, func() {
 		r.record = state.record
 		r.writer = j.writer
-		if tailIsCurrent := r.loaded && r.head == state.head; !tailIsCurrent { // otherwise keep its events for readers
-			r.setTailLocked(state.last, state.head, state.by)
+		tailIsCurrent := r.loaded && r.lastPos == state.lastPos
+		if !tailIsCurrent { // otherwise keep its events for readers
+			r.setTailLocked(state.last, state.lastPos, state.info)
 		}
 		r.last = state.last
-		r.head = pos
+		r.lastPos = pos
 		r.loaded = true
 		r.stale = false
 		l.jobs[id] = j // l.mu is held
@@ -287,19 +286,18 @@ func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 	if instance == "" || l.embedded != nil { // the earlier processes of an embedded log have ended
 		return false
 	}
-	sent := false // whether at least one request was sent
-	for query := range ownerQueries {
+	anySent := false // whether at least one request was sent
+	for queries := 1; ; queries++ {
 		if l.isUnresponsive(instance) {
 			return false
 		}
-		attempt, cancel := context.WithTimeout(ctx, ownerQueryTimeout)
-		answer, err := l.read.RequestWithContext(attempt, claimedPrefix+instance, []byte(id))
-		cancel()
+		isClaimed, err := l.queryOwner(ctx, instance, id)
 		if err == nil {
-			return string(answer.Data) == "1"
+			return isClaimed
 		}
-		sent = sent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrNoResponders)
-		if query == ownerQueries-1 {
+		wasSent := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrNoResponders)
+		anySent = anySent || wasSent
+		if queries == ownerQueries {
 			break
 		}
 		select {
@@ -308,11 +306,27 @@ func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 			return true
 		}
 	}
-	if !sent {
-		return true
+	if anySent {
+		l.setUnresponsive(instance)
 	}
-	l.setUnresponsive(instance)
-	return false
+	return !anySent
+}
+
+// Answers to a request of isClaimedBy.
+const (
+	executedHere    = "1"
+	notExecutedHere = "0"
+)
+
+// queryOwner asks an instance once whether it executes a run.
+func (l *Log) queryOwner(ctx context.Context, instance, id string) (isClaimed bool, _ error) {
+	ctx, cancel := context.WithTimeout(ctx, ownerQueryTimeout)
+	defer cancel()
+	answer, err := l.read.RequestWithContext(ctx, claimedPrefix+instance, []byte(id))
+	if err != nil {
+		return false, err
+	}
+	return string(answer.Data) == executedHere, nil
 }
 
 // isUnresponsive reports whether an instance failed to answer isClaimedBy less than a lease ago. The runs of such an
@@ -338,11 +352,11 @@ func (l *Log) setUnresponsive(instance string) {
 func (l *Log) answerOwnerQueries() error {
 	_, err := l.read.Subscribe(claimedPrefix+l.instanceID, func(m *nats.Msg) {
 		defer l.recoverPanic("answer whether a run is executed here")
-		answer := []byte("0")
+		answer := notExecutedHere
 		if l.activeJob(string(m.Data)) != nil {
-			answer = []byte("1")
+			answer = executedHere
 		}
-		_ = m.Respond(answer) // if the answer is lost, the other instance asks again
+		_ = m.Respond([]byte(answer)) // if the answer is lost, the other instance asks again
 	})
 	if err != nil {
 		return unavailableError("subscribe to queries", err)

@@ -74,14 +74,7 @@ func credentialsOption(file string) (nats.Option, error) {
 	if file == "" {
 		return func(*nats.Options) error { return nil }, nil
 	}
-	info, err := os.Stat(file)
-	if err == nil && info.Size() > maxCredentials {
-		err = errors.New("the file is too large")
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(file)
-	}
+	text, err := readCredentials(file)
 	if err != nil {
 		return nil, fmt.Errorf("read the credentials: %w", err)
 	}
@@ -93,6 +86,18 @@ func credentialsOption(file string) (nats.Option, error) {
 		return nil, errors.New("read the credentials: neither a .creds file nor the seed of an NKey")
 	}
 	return option, nil
+}
+
+// readCredentials returns the content of a file of at most maxCredentials bytes.
+func readCredentials(file string) ([]byte, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxCredentials {
+		return nil, errors.New("the file is too large")
+	}
+	return os.ReadFile(file)
 }
 
 // connectUntilDone tries to connect until one of the servers answers. When ctx ends, it returns event.ErrUnavailable
@@ -125,8 +130,8 @@ func connectFailure(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
 		return "the host name is not known"
 	}
-	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return "the certificate is not valid: " + bad.Err.Error()
+	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "the certificate is not valid: " + certificate.Err.Error()
 	}
 	if network, ok := errors.AsType[net.Error](err); ok && network.Timeout() || errors.Is(err, nats.ErrTimeout) {
 		return "no server answers in time"
@@ -191,8 +196,8 @@ const (
 )
 
 // confirmLeader returns nil if the server that answers for a stream is its only leader, and event.ErrUnavailable
-// otherwise. A confirmed leader remains the only one for minElection-maxSilence. During that time confirmLeader returns
-// nil without asking.
+// otherwise. A confirmed leader remains the only one for minElection-maxSilence, which is one second. During that time
+// confirmLeader returns nil without asking.
 func (c *client) confirmLeader(ctx context.Context, stream string) error {
 	if !c.clustered {
 		return nil
@@ -228,7 +233,8 @@ func isLeaderless(info *js.StreamInfo) bool {
 // password.
 func CheckURL(address string) error {
 	if dir, ok := strings.CutPrefix(address, "file:"); ok {
-		if strings.HasPrefix(dir, "//") || strings.TrimSpace(dir) == "" || filepath.Clean(dir) == string(filepath.Separator) {
+		isRoot := filepath.Clean(dir) == string(filepath.Separator)
+		if isRoot || strings.HasPrefix(dir, "//") || strings.TrimSpace(dir) == "" {
 			return errors.New("must be file: and a directory, such as file:/var/lib/answerd")
 		}
 		return nil
@@ -351,9 +357,9 @@ func deleteMessage(ctx context.Context, stream js.Stream, pos uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	err := stream.DeleteMsg(ctx, pos)
-	var api *js.APIError
+	api, isAPIError := errors.AsType[*js.APIError](err)
 	switch {
-	case errors.As(err, &api) && api.Code < 500, errors.Is(err, js.ErrMsgDeleteUnsuccessful):
+	case isAPIError && api.Code < 500, errors.Is(err, js.ErrMsgDeleteUnsuccessful):
 		return event.ErrFenced
 	case err != nil:
 		return unavailableError("remove from the log", err)

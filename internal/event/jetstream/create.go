@@ -25,30 +25,19 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	if l.diskFull.Load() {
 		return fmt.Errorf("create a run: %w", event.ErrUnavailable)
 	}
-	r, err := l.getRun(run.ID)
+	r, err := l.getOrAddRun(run.ID)
 	if err != nil {
 		return err
 	}
 	rec := newRecord(run)
-	body, err := json.Marshal(rec)
-	if err != nil {
-		return fmt.Errorf("encode a run's record: %w", err)
-	}
 	r.mu.Lock()
 	exists := r.record != nil
 	r.mu.Unlock()
 	if exists {
 		return event.ErrExists
 	}
-	w := newWriter(r, 0, event.Event{}, 1) // attempt 1
-	err = l.createEntry(ctx, w, ownerSubject(run), nil)
-	if err == nil {
-		err = l.createEntry(ctx, w, recordPrefix+run.ID, body)
-	}
-	if err == nil && rec.Key != "" {
-		err = l.claimKey(ctx, rec.Key, keyRecord{Run: run.ID, Fingerprint: run.Fingerprint})
-	}
-	if err != nil {
+	w := newWriter(r, 0, event.Event{}, firstAttempt) // the run has no messages yet
+	if err := l.createEntries(ctx, w, run, &rec); err != nil {
 		if !errors.Is(err, event.ErrExists) { // otherwise the entries belong to the existing run
 			l.removeEntries(ctx, run)
 		}
@@ -61,6 +50,25 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		r.writer = w
 	})
 	return nil
+}
+
+// createEntries writes the owner's index entry, the record and the idempotency key of a new run. It returns
+// event.ErrExists if the run exists, and an *event.KeyError if the key refers to another run.
+func (l *Log) createEntries(ctx context.Context, w *writer, run event.Run, rec *record) error {
+	body, err := json.Marshal(rec)
+	if err != nil {
+		return fmt.Errorf("encode a run's record: %w", err)
+	}
+	if err := l.createEntry(ctx, w, ownerSubject(run), nil); err != nil {
+		return err
+	}
+	if err := l.createEntry(ctx, w, recordPrefix+run.ID, body); err != nil {
+		return err
+	}
+	if rec.Key == "" {
+		return nil
+	}
+	return l.claimKey(ctx, rec.Key, keyRecord{Run: run.ID, Fingerprint: run.Fingerprint})
 }
 
 // removeEntries removes what Create has written for a run that could not be created. The run's id has not been returned
@@ -103,7 +111,7 @@ func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) erro
 		_, err := l.BeginTurn(ctx, run.Owner, run.ThreadID, run.ID, run.Agent, title)
 		return err
 	}
-	sent, err := w.sendAhead(threads.HeadsStream, m, func(ctx context.Context, sent sentMessage) error {
+	isEarly, err := w.sendAhead(threads.HeadsStream, m, func(ctx context.Context, sent sentMessage) error {
 		pos, err := l.awaitAck(ctx, sent)
 		if err != nil {
 			return beginTurn(ctx)
@@ -111,7 +119,7 @@ func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) erro
 		addToIndex(pos)
 		return nil
 	})
-	if err != nil || !sent {
+	if err != nil || !isEarly {
 		return beginTurn(ctx)
 	}
 	return nil
@@ -228,7 +236,7 @@ func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 // returns event.ErrStarting if this instance is the run's writer or the run has a job, and event.ErrFenced if the run
 // has received a message.
 func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
-	r, err := l.getRun(id)
+	r, err := l.getOrAddRun(id)
 	if err != nil {
 		return err
 	}
@@ -241,20 +249,18 @@ func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	_, err = l.jobsStream.GetLastMsgForSubject(ctx, jobPrefix+id)
-
 	switch {
 	case err == nil:
 		return event.ErrStarting
 	case !errors.Is(err, js.ErrMsgNotFound):
 		return unavailableError("look for the job of a run", err)
 	}
-
 	rec, err := l.readRecord(ctx, id)
 	if err != nil {
 		return err
 	}
 	m := nats.NewMsg(runSubject(id, eventToken))
-	m.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: 1, kind: kindAbandoned}.String())
+	m.Header.Set(writerHeader, messageInfo{instance: l.instanceID, attempt: firstAttempt, kind: kindAbandoned}.String())
 	if _, err := l.publishAfter(ctx, runsName, m, 0, createTimeout); err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 	if err != nil {
 		return page, unavailableError("list runs", err)
 	}
-	high, first := info.State.LastSeq+1, info.State.FirstSeq
+	first, high := info.State.FirstSeq, info.State.LastSeq+1 // entries at high or later were read
 	if filter.Before != "" {
 		before, err := strconv.ParseUint(filter.Before, 36, 64)
 		if err != nil || before == 0 {
@@ -36,12 +36,11 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 		}
 		high = min(high, before)
 	}
-	thread := "*"
+	threadToken := "*"
 	if filter.ThreadID != "" {
-		thread = subjectDigest(filter.ThreadID)
+		threadToken = subjectDigest(filter.ThreadID)
 	}
-
-	subject := ownerPrefix + ownerToken(filter.Owner) + "." + thread + ".*"
+	subject := ownerPrefix + ownerToken(filter.Owner) + "." + threadToken + ".*"
 	for window := uint64(maxBatch); high > first; window = min(2*window, maxIndexWindow) {
 		low := max(first, high-min(high, window))
 		entries, err := l.readEntries(ctx, subject, low, high)
@@ -49,7 +48,8 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 			return page, err
 		}
 		for batch := range slices.Chunk(entries, maxBatch) {
-			if isComplete, err := l.addRuns(ctx, &page, filter, batch); isComplete || err != nil {
+			isComplete, err := l.addRuns(ctx, &page, filter, batch)
+			if isComplete || err != nil {
 				return page, err
 			}
 		}
@@ -122,29 +122,29 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 	}
 	runs := make([]event.Run, len(entries))
 	for i := range entries {
-		m, known := records[recordSubjects[i]]
-		if !known {
+		recordMessage := records[recordSubjects[i]]
+		if recordMessage == nil {
 			continue
 		}
-		last, hasEvents := lastEvents[eventSubjects[i]]
-		if runs[i], err = l.listedRun(ctx, lastToken(entries[i].subject), m, last, hasEvents); err != nil {
+		id := lastToken(entries[i].subject)
+		if runs[i], err = l.listedRun(ctx, id, recordMessage, lastEvents[eventSubjects[i]]); err != nil {
 			return nil, err
 		}
 	}
 	return runs, nil
 }
 
-// listedRun builds the run with the given id from its record's message and, if hasEvents is true, from its last
-// message. It returns a Run without an ID if the run is gone or cannot be decoded, because another process may be
+// listedRun builds the run with the given id from its record's message and its last message, which is nil if the run
+// has no events. It returns a Run without an ID if the run is gone or cannot be decoded, because another process may be
 // writing or deleting it. The only error is event.ErrUnavailable.
-func (l *Log) listedRun(ctx context.Context, id string, recordMessage, last message, hasEvents bool) (event.Run, error) {
-	rec, err := decodeRecord(&recordMessage)
+func (l *Log) listedRun(ctx context.Context, id string, recordMessage, last *message) (event.Run, error) {
+	rec, err := decodeRecord(recordMessage)
 	if err != nil {
 		return event.Run{}, nil
 	}
 	r := run{log: l, id: id, record: rec} // not in the cache, so it needs no lock
-	if hasEvents {
-		r.last, _, err = l.readEvent(ctx, last)
+	if last != nil {
+		r.last, _, err = l.readEvent(ctx, *last)
 	} else if !rec.Gone {
 		rec.Gone, err = l.neverHasEvents(ctx, rec)
 	}
@@ -190,14 +190,14 @@ func (l *Log) deleteRun(ctx context.Context, id, ownerEntry string) error {
 	if err != nil && !errors.Is(err, event.ErrNotFound) {
 		return err
 	}
-	needsTombstone := false
+	wasRefused := false // the log was too full for the tombstone
 	if rec != nil {
 		if err := l.releaseKey(ctx, id, rec.Key); err != nil {
 			return err
 		}
 		err := l.writeTombstone(ctx, id, *rec)
-		needsTombstone = isFull(err)
-		if err != nil && !needsTombstone {
+		wasRefused = isFull(err)
+		if err != nil && !wasRefused {
 			return err
 		}
 	}
@@ -205,8 +205,8 @@ func (l *Log) deleteRun(ctx context.Context, id, ownerEntry string) error {
 	if err := purgeSubject(ctx, l.runsStream, runSubject(id, ">")); err != nil {
 		return err
 	}
-	if needsTombstone {
-		if err := l.replaceRecord(ctx, id, *rec); err != nil {
+	if wasRefused {
+		if err := l.retryTombstone(ctx, id, *rec); err != nil {
 			return err
 		}
 	}
@@ -243,10 +243,11 @@ func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
 		return nil
 	}
 	// Remove this message instead of purging the subject, because the key may refer to another run by now.
-	if err := deleteMessage(ctx, l.indexStream, m.pos); !errors.Is(err, event.ErrFenced) {
-		return err
+	err = deleteMessage(ctx, l.indexStream, m.pos)
+	if errors.Is(err, event.ErrFenced) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // writeTombstone replaces a run's record with a tombstone, which is rec without the key, the request and the metadata.
@@ -272,10 +273,10 @@ func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
 	return nil
 }
 
-// replaceRecord writes a tombstone that the full log has refused before. If the log refuses it again, replaceRecord
+// retryTombstone writes a tombstone that the full log has refused before. If the log refuses it again, retryTombstone
 // removes the record and tries once more. If the log still refuses it, the run has no tombstone, and its owner gets
 // event.ErrNotFound instead of event.ErrGone.
-func (l *Log) replaceRecord(ctx context.Context, id string, rec record) error {
+func (l *Log) retryTombstone(ctx context.Context, id string, rec record) error {
 	err := l.writeTombstone(ctx, id, rec)
 	if !isFull(err) {
 		return err

@@ -2,6 +2,8 @@ package jetstream
 
 import (
 	"time"
+
+	"answerd/internal/event/jetstream/embedded"
 )
 
 // How an embedded log recovers from a full disk
@@ -43,29 +45,13 @@ func (l *Log) recoverDiskLoop() {
 //  3. It opens the store without the frequent compaction, and repairs the runs if that is still to be done.
 func (l *Log) recoverDisk(full *shortage) {
 	defer l.recoverPanic("recover from a full disk")
-	e := l.embedded
-	if released := e.ReleaseReserve(); released || e.Health() != nil {
-		if !e.CanOpen() {
-			return
-		}
-		if err := e.Reopen(true); err != nil {
-			l.logger.Warn("the event log's files could not be opened again", "error", err)
+	if released := l.embedded.ReleaseReserve(); released || l.embedded.Health() != nil {
+		if !l.embedded.CanOpen() || !l.reopenStore(embedded.ShortCompactInterval) {
 			return
 		}
 		l.requestResync()
 	}
-
-	before := l.expired.Load()
-	l.expireOnce()
-	if err := l.threads.Expire(l.ctx); err != nil {
-		l.logger.Warn("expired threads could not be deleted from the event log", "error", err)
-	}
-	if e.MakeReserve() != nil { // the free space is still too small
-		l.deleteThreadsForSpace(full, before)
-		return
-	}
-	if err := e.Reopen(false); err != nil { // ends the frequent compaction
-		l.logger.Warn("the event log's files could not be opened again", "error", err)
+	if !l.restoreReserve(full) || !l.reopenStore(embedded.DefaultCompactInterval) {
 		return
 	}
 	if l.unrepaired {
@@ -75,8 +61,32 @@ func (l *Log) recoverDisk(full *shortage) {
 		}
 		l.unrepaired = false
 	}
-
 	l.diskFull.Store(false)
 	l.logger.Info("event log disk writable again")
 	l.requestResync()
+}
+
+// reopenStore opens the server's store again. It logs an error, and returns false.
+func (l *Log) reopenStore(interval embedded.CompactInterval) bool {
+	if err := l.embedded.Reopen(interval); err != nil {
+		l.logger.Warn("the event log's files could not be opened again", "error", err)
+		return false
+	}
+	return true
+}
+
+// restoreReserve deletes the runs and threads whose retention has passed, and writes the reserve again. It returns
+// false if the disk has too little space for that, after it has deleted other threads if necessary
+// (deleteThreadsForSpace).
+func (l *Log) restoreReserve(full *shortage) bool {
+	before := l.expired.Load()
+	l.expireOnce()
+	if err := l.threads.Expire(l.ctx); err != nil {
+		l.logger.Warn("expired threads could not be deleted from the event log", "error", err)
+	}
+	if l.embedded.MakeReserve() != nil { // the free space is still too small
+		l.deleteThreadsForSpace(full, before)
+		return false
+	}
+	return true
 }

@@ -27,29 +27,35 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 		if !errors.Is(err, event.ErrGone) || !r.log.clustered {
 			return page, err
 		}
-		r.mu.Lock()
-		r.stale = true // read the record again: the run may have been deleted
-		r.mu.Unlock()
-		if err := r.refreshCache(ctx); err != nil {
+		mayBeGone, err := r.mayBeGone(ctx)
+		switch {
+		case err != nil:
 			return page, err
-		}
-		r.mu.Lock()
-		rec, gone := r.record, r.isGoneLocked()
-		r.mu.Unlock()
-		if gone {
-			return page, event.ErrGone
-		}
-		dropped, err := r.log.mayHaveDropped(ctx, rec)
-		if err != nil {
-			return page, err
-		}
-		if dropped {
+		case mayBeGone:
 			return page, event.ErrGone
 		}
 		if !r.log.pause(ctx, lagInterval) || time.Now().After(until) {
 			return page, unavailableError("read the log", errLagging)
 		}
 	}
+}
+
+// mayBeGone reports whether the run was deleted, or the stream may have dropped some of its events. It reads the run's
+// record again.
+func (r *run) mayBeGone(ctx context.Context) (bool, error) {
+	r.mu.Lock()
+	r.stale = true
+	r.mu.Unlock()
+	if err := r.refreshCache(ctx); err != nil {
+		return false, err
+	}
+	r.mu.Lock()
+	rec, isGone := r.record, r.isGoneLocked()
+	r.mu.Unlock()
+	if isGone {
+		return true, nil
+	}
+	return r.log.mayHaveDropped(ctx, rec)
 }
 
 // readPage makes one attempt to read the page for readHistory. The page has at least one event. readPage returns
@@ -63,18 +69,15 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	for len(page.Events) == 0 {
 		found, more, err := r.log.readNext(ctx, runsName, runSubject(r.id, eventToken), pos+1, maxBatch)
 		if err != nil {
-			return page, err
+			return event.Page{}, err
 		}
 		for _, m := range found {
 			pos = m.pos
-			events, by, err := r.log.readEvents(ctx, m)
+			events, info, err := r.log.readEvents(ctx, m)
+			if err == nil && !info.isControl() {
+				page.Events, err = appendAfter(page.Events, seq, events)
+			}
 			if err != nil {
-				return page, err
-			}
-			if by.isControl() {
-				continue
-			}
-			if page.Events, err = appendAfter(page.Events, seq, events); err != nil {
 				return event.Page{}, err
 			}
 		}
@@ -82,7 +85,6 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 			return event.Page{}, event.ErrGone // the stream has dropped the events during the read
 		}
 	}
-
 	last := page.Events[len(page.Events)-1]
 	page.Ended = last.Terminal()
 	r.mu.Lock()
@@ -91,17 +93,17 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	return page, nil
 }
 
-// appendAfter appends the events of more whose number is above seq to events, which start right after seq. It returns
-// event.ErrGone if that would leave a gap.
-func appendAfter(events []event.Event, seq int64, more []event.Event) ([]event.Event, error) {
-	for _, e := range more {
-		if e.Seq <= seq { // findPos returns a pos that may be before seq
-			continue
-		}
-		if e.Seq != seq+int64(len(events))+1 {
+// appendAfter appends the events of following whose number is above seq to events, which start right after seq. It
+// returns event.ErrGone if that would leave a gap.
+func appendAfter(events []event.Event, seq int64, following []event.Event) ([]event.Event, error) {
+	for _, e := range following {
+		next := seq + int64(len(events)) + 1
+		switch {
+		case e.Seq == next:
+			events = append(events, e)
+		case e.Seq > seq: // findPos returns a pos that may be before seq, so earlier events are skipped
 			return nil, event.ErrGone
 		}
-		events = append(events, e)
 	}
 	return events, nil
 }
@@ -127,13 +129,12 @@ func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 		low = oldest
 	}
 	for step := 0; seq-low.seq > maxBatch/2 && high.pos-low.pos > 1; step++ {
-		// Every second step bisects. This bounds the number of steps for any distribution.
-		guess := low.pos + (high.pos-low.pos)/2
+		fraction := 0.5 // every second step bisects, which bounds the number of steps for any distribution
 		if step%2 == 0 {
-			fraction := float64(seq-low.seq) / float64(high.seq-low.seq+1)
 			// Aim 5 % too low: a guess shortly before the event ends the search, while a guess after it does not.
-			guess = low.pos + uint64(float64(high.pos-low.pos)*fraction*0.95)
+			fraction = 0.95 * float64(seq-low.seq) / float64(high.seq-low.seq+1)
 		}
+		guess := low.pos + uint64(float64(high.pos-low.pos)*fraction)
 		guess = min(max(guess, low.pos+1), high.pos-1)
 		found, _, err := r.firstMessageFrom(ctx, guess)
 		if err != nil {
@@ -168,7 +169,7 @@ func (r *run) addPositionLocked(seq int64, pos uint64) {
 func (r *run) positionsAround(seq int64) (low, high position) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	high = position{seq: r.last.Seq, pos: r.head}
+	high = position{seq: r.last.Seq, pos: r.lastPos}
 	if len(r.tail) > 0 {
 		high = position{seq: r.tail[0].Seq, pos: r.tailPos[0]}
 	}
@@ -192,11 +193,11 @@ func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (at position, fi
 	if len(found) == 0 {
 		return position{}, 0, event.ErrGone
 	}
-	by, err := parseWriterID(found[0].header)
+	info, err := parseMessageInfo(found[0].header)
 	if err != nil {
 		return position{}, 0, err
 	}
-	return position{seq: by.seq, pos: found[0].pos}, by.first, nil
+	return position{seq: info.seq, pos: found[0].pos}, info.first, nil
 }
 
 // Notes implements event.Journal. It reads until it has the last message of the run that this instance knows of, even
@@ -206,12 +207,12 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 	if _, err := l.Run(ctx, id); err != nil {
 		return nil, err
 	}
-	r, err := l.getRun(id)
+	r, err := l.getOrAddRun(id)
 	if err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
-	head := r.head
+	lastPos := r.lastPos
 	r.mu.Unlock()
 	for from := uint64(1); ; {
 		found, more, err := l.readNext(ctx, runsName, runSubject(id, eventToken), from, maxBatch)
@@ -220,39 +221,38 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 		}
 		for _, m := range found {
 			from = m.pos + 1
-			by, err := parseWriterID(m.header)
-			if err != nil {
-				return nil, err
-			}
-			added, err := l.readNotes(ctx, m, by)
+			added, err := l.readNotes(ctx, m)
 			if err != nil {
 				return nil, err
 			}
 			notes = append(notes, added...)
 		}
-		hasAll := !more && from > head
+		hasAll := !more && from > lastPos
 		if hasAll || len(found) == 0 {
 			return notes, nil
 		}
 	}
 }
 
-// readNotes returns the notes in a message, or nil if it has none. by was parsed from the message's headers.
-func (l *Log) readNotes(ctx context.Context, msg message, by writerID) ([]event.Note, error) {
+// readNotes returns the notes in a message, or nil if it has none.
+func (l *Log) readNotes(ctx context.Context, msg message) ([]event.Note, error) {
+	info, err := parseMessageInfo(msg.header)
 	switch {
-	case by.inBatch:
+	case err != nil:
+		return nil, err
+	case info.inBatch:
 		payload, err := l.readPayload(ctx, msg)
 		if err != nil {
 			return nil, err
 		}
-		_, notes, err := batch.Split(payload, by.seq)
+		_, notes, err := batch.Split(payload, info.seq)
 		return notes, err
-	case by.kind != kindNote:
+	case info.kind != kindNote:
 		return nil, nil
 	}
 	data, err := base64.StdEncoding.DecodeString(msg.header.Get(noteHeader))
 	if err != nil {
 		return nil, fmt.Errorf("decode a note: %w", err)
 	}
-	return []event.Note{{After: by.seq, Data: data}}, nil
+	return []event.Note{{After: info.seq, Data: data}}, nil
 }

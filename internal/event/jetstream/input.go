@@ -22,7 +22,6 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	if err != nil {
 		return err
 	}
-
 	if run.Last.Terminal() {
 		return event.ErrEnded
 	}
@@ -32,20 +31,19 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 		return err
 	}
 	_, err = l.publishAfter(ctx, runsName, m, 0, appendTimeout)
-	alreadyAdded := errors.Is(err, event.ErrFenced)
+	wasAddedBefore := errors.Is(err, event.ErrFenced)
 	l.wakeExecutor(id) // also after an error, since the input may have been stored
-	if !alreadyAdded {
+	if !wasAddedBefore {
 		l.wakeAgainLater(id)
+		if err != nil {
+			return err
+		}
 	}
-	if err != nil && !alreadyAdded {
-		return err
-	}
-
 	// Wake the run even for a duplicate: the process that added the first input may have failed to wake it.
 	if err := l.enqueueJob(ctx, wakePrefix+id); err != nil {
 		return err
 	}
-	if alreadyAdded {
+	if wasAddedBefore {
 		return event.ErrDuplicateInput
 	}
 	return nil
@@ -91,7 +89,7 @@ func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPa
 	if _, err := l.Run(ctx, id); err != nil {
 		return event.InputPage{}, err
 	}
-	r, err := l.getRun(id)
+	r, err := l.getOrAddRun(id)
 	if err != nil {
 		return event.InputPage{}, err
 	}

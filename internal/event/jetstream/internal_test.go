@@ -248,7 +248,7 @@ func TestReaderFillsAGapInLiveMessages(t *testing.T) {
 	}
 	r := b.cachedRun("run_a")
 	r.mu.Lock()
-	r.head-- // the next live message seems not to follow
+	r.lastPos-- // the next live message seems not to follow
 	r.mu.Unlock()
 
 	for range 2 {
@@ -303,8 +303,7 @@ func (b *logBuffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// A panic over one run or message must not end the log's goroutines, which serve all runs
-// (fault F32).
+// A panic over one run or message must not end the log's goroutines, which serve all runs (fault F32).
 func TestLoopsRecoverFromPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged logBuffer

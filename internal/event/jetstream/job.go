@@ -16,6 +16,9 @@ import (
 // checks the run and delays the message again.
 const maxParkDelay = 24 * time.Hour
 
+// firstAttempt is the event.Job.Attempt of the instance that creates a run.
+const firstAttempt = 1
+
 // job implements event.Job. Until Done, the work queue holds a message for the job (jobPrefix). While the run is
 // executed, that message is delivered to this instance, which extends its lease, or to another instance, which finds
 // out that the run is executed here (isClaimedBy). While the run is parked, the message is delayed. An input adds a
@@ -67,12 +70,13 @@ func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) err
 	msg := nats.NewMsg(jobPrefix + id)
 	if l.batches && len(request) <= maxJobRequest {
 		msg.Data = request
-		msg.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: 1}.String())
+		msg.Header.Set(writerHeader, messageInfo{instance: l.instanceID, attempt: firstAttempt}.String())
 	} else if err := l.savePayload(ctx, id, requestToken, request); err != nil {
 		return err
 	}
 	if l.alone {
-		if sent, err := w.sendAhead(jobsName, msg, l.awaitSent); sent {
+		isEarly, err := w.sendAhead(jobsName, msg, l.awaitSent)
+		if isEarly {
 			return err
 		}
 	}

@@ -42,8 +42,8 @@ func (l *Log) dispatchMessage(msg *nats.Msg) {
 }
 
 // acceptLive adds a live message to the run's tail. It marks the run as stale instead if the message does not directly
-// follow r.head, is in parts, or cannot be decoded. kind is the token after the run's id in the subject. An input only
-// wakes the executor.
+// follow r.lastPos, is in parts, or cannot be decoded. kind is the token after the run's id in the subject. An input
+// only wakes the executor.
 func (r *run) acceptLive(msg message, kind string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,23 +51,23 @@ func (r *run) acceptLive(msg message, kind string) {
 		r.wakeExecutorLocked()
 		return
 	}
-	r.liveHead = max(r.liveHead, msg.pos)
-	if msg.pos <= r.head {
+	r.livePos = max(r.livePos, msg.pos)
+	if msg.pos <= r.lastPos {
 		return
 	}
-	by, err := parseWriterID(msg.header)
-	follows := r.loaded && msg.previous == r.head
+	info, err := parseMessageInfo(msg.header)
+	follows := r.loaded && msg.previous == r.lastPos
 	inParts := msg.header.Get(partsHeader) != ""
 	if err != nil || !follows || inParts {
 		r.stale = true
 		r.wakeReadersLocked()
 		return
 	}
-	if by.isControl() {
-		r.advanceHeadLocked(msg.pos)
+	if info.isControl() {
+		r.advanceLastPosLocked(msg.pos)
 		return
 	}
-	events, err := decodeEvents(msg.data, by)
+	events, err := decodeEvents(msg.data, info)
 	if err != nil {
 		r.log.logger.Error("an event from the log could not be decoded", "run_id", r.id, "error", err)
 		r.stale = true // pollRuns wakes the readers
@@ -163,11 +163,13 @@ func (r *run) evictLocked() {
 // takeSubscriptionsLocked removes the subscriptions from r and returns them. The caller holds r.mu, and must
 // unsubscribe them once it holds no lock.
 func (r *run) takeSubscriptionsLocked() (subs []*nats.Subscription) {
-	for _, sub := range []**nats.Subscription{&r.eventSub, &r.inputSub} {
-		if *sub != nil {
-			subs = append(subs, *sub)
-			*sub = nil
-		}
+	if r.eventSub != nil {
+		subs = append(subs, r.eventSub)
+		r.eventSub = nil
+	}
+	if r.inputSub != nil {
+		subs = append(subs, r.inputSub)
+		r.inputSub = nil
 	}
 	return subs
 }

@@ -20,7 +20,7 @@ import (
 
 // Headers of the messages that answerd stores.
 const (
-	writerHeader = "Answerd-Writer" // INSTANCE ATTEMPT SEQ, then the kind for a control message; see writerID
+	writerHeader = "Answerd-Writer" // INSTANCE ATTEMPT SEQ, then the kind for a control message; see messageInfo
 	noteHeader   = "Answerd-Note"   // the data of a single note, in base64
 	batchHeader  = "Answerd-Batch"  // COUNT: the data was encoded by package batch and has COUNT events
 	seenHeader   = "Answerd-Seen"   // for a parked run: the position of the last input that its executor read
@@ -76,8 +76,8 @@ func (m *message) toThreads() threads.Message {
 	return threads.Message{Subject: m.subject, Pos: m.pos, Time: m.time, Header: m.header, Data: m.data}
 }
 
-// writerID holds what the headers of a message say about its writer and its events.
-type writerID struct {
+// messageInfo holds what the headers of a message say about its writer and its events.
+type messageInfo struct {
 	instance string // the instanceID of the writer's Log
 	attempt  int    // the writer's job attempt (event.Job.Attempt)
 	seq      int64  // the number of the message's last event; a control message repeats the event before it
@@ -87,98 +87,97 @@ type writerID struct {
 }
 
 // isControl reports whether the message is a control message.
-func (w writerID) isControl() bool { return w.kind != "" }
+func (info messageInfo) isControl() bool { return info.kind != "" }
 
 // String returns the value of writerHeader.
-func (w writerID) String() string {
-	s := w.instance + " " + strconv.Itoa(w.attempt) + " " + strconv.FormatInt(w.seq, 10)
-	if w.isControl() {
-		s += " " + w.kind
+func (info messageInfo) String() string {
+	s := info.instance + " " + strconv.Itoa(info.attempt) + " " + strconv.FormatInt(info.seq, 10)
+	if info.isControl() {
+		s += " " + info.kind
 	}
 	return s
 }
 
-// parseWriterID parses the headers of a message: writerHeader, as String formats it, and batchHeader if present.
-func parseWriterID(header nats.Header) (w writerID, err error) {
+// parseMessageInfo parses the headers of a message: writerHeader, as String formats it, and batchHeader if present.
+func parseMessageInfo(header nats.Header) (info messageInfo, err error) {
 	fields := strings.Fields(header.Get(writerHeader))
 	if len(fields) < 3 {
-		return w, fmt.Errorf("a message of the log has no writer")
+		return info, fmt.Errorf("a message of the log has no writer")
 	}
-	w.instance = fields[0]
+	info.instance = fields[0]
 	if len(fields) > 3 {
-		w.kind = fields[3]
+		info.kind = fields[3]
 	}
-	if w.attempt, err = strconv.Atoi(fields[1]); err == nil {
-		w.seq, err = strconv.ParseInt(fields[2], 10, 64)
+	if info.attempt, err = strconv.Atoi(fields[1]); err == nil {
+		info.seq, err = strconv.ParseInt(fields[2], 10, 64)
 	}
 	if err != nil {
-		return w, fmt.Errorf("parse the writer of a message of the log: %w", err)
+		return info, fmt.Errorf("parse the writer of a message of the log: %w", err)
 	}
-	w.first = w.seq
-	if count := header.Get(batchHeader); count != "" {
-		n, err := strconv.ParseInt(count, 10, 64)
-		isEmpty := n == 0 && w.seq > 0 // only notes before the first event need not repeat an event
-		if err != nil || n < 0 || n > w.seq || isEmpty {
-			return w, fmt.Errorf("a message of the log has %q events in a batch", count)
-		}
-		w.first = w.seq - n + 1
-		w.inBatch = true
+	info.first = info.seq
+	countText := header.Get(batchHeader)
+	if countText == "" {
+		return info, nil
 	}
-	return w, nil
+	info.inBatch = true
+	count, err := strconv.ParseInt(countText, 10, 64)
+	isEmpty := count == 0 && info.seq > 0 // only notes before the first event need not repeat an event
+	if err != nil || count < 0 || count > info.seq || isEmpty {
+		return info, fmt.Errorf("a message of the log has %q events in a batch", countText)
+	}
+	info.first = info.seq - count + 1
+	return info, nil
 }
 
-// readEvents returns the events in a message, and the message's writerID. For a control message it returns the one
-// event that the message repeats, or none if the run had no events yet. If the payload is in parts, it reads the parts
-// from the stream.
-func (c *client) readEvents(ctx context.Context, msg message) (_ []event.Event, by writerID, _ error) {
-	by, err := parseWriterID(msg.header)
-	if err != nil || by.seq == 0 { // 0: a control message before the first event
-		return nil, by, err
+// readEvents returns the events in a message, and the message's info. For a control message it returns the one event
+// that the message repeats, or none if the run had no events yet. If the payload is in parts, it reads the parts from
+// the stream.
+func (c *client) readEvents(ctx context.Context, msg message) (_ []event.Event, info messageInfo, _ error) {
+	info, err := parseMessageInfo(msg.header)
+	if err != nil || info.seq == 0 { // 0: a control message before the first event
+		return nil, info, err
 	}
 	payload, err := c.readPayload(ctx, msg)
 	if err != nil {
-		return nil, by, err
+		return nil, info, err
 	}
-	events, err := decodeEvents(payload, by)
-	return events, by, err
+	events, err := decodeEvents(payload, info)
+	return events, info, err
 }
 
-// decodeEvents returns the events in a message's payload. It returns at least one event, or an error. by was parsed
-// from the message's headers. The numbers of the events in a batch must match by.
-func decodeEvents(payload []byte, by writerID) (events []event.Event, err error) {
+// decodeEvents returns the events in a message's payload. It returns at least one event, or an error. info was parsed
+// from the message's headers. The numbers of the events in a batch must match info.
+func decodeEvents(payload []byte, info messageInfo) (events []event.Event, err error) {
 	lines := [][]byte{payload}
-	if by.inBatch {
-		if lines, _, err = batch.Split(payload, by.seq); err != nil {
+	if info.inBatch {
+		if lines, _, err = batch.Split(payload, info.seq); err != nil {
 			return nil, err
 		}
 	}
 	for i, line := range lines {
 		e, err := event.Decode(line)
-		if err == nil && by.inBatch && e.Seq != by.first+int64(i) {
-			err = fmt.Errorf("a batch of the log has event %d in the place of %d", e.Seq, by.first+int64(i))
-		}
 		if err != nil {
 			return nil, err
 		}
+		if expected := info.first + int64(i); info.inBatch && e.Seq != expected {
+			return nil, fmt.Errorf("a batch of the log has event %d in the place of %d", e.Seq, expected)
+		}
 		events = append(events, e)
 	}
-	if len(events) == 0 {
-		return nil, fmt.Errorf("a batch of the log ends before event %d", by.seq)
-	}
-	if last := events[len(events)-1]; by.inBatch && last.Seq != by.seq {
-		return nil, fmt.Errorf("a batch of the log ends before event %d", by.seq)
+	if count := info.seq - info.first + 1; len(events) == 0 || int64(len(events)) != count {
+		return nil, fmt.Errorf("a batch of the log ends before event %d", info.seq)
 	}
 	return events, nil
 }
 
-// readEvent returns the last event in a message, and the message's writerID. The event is zero if the message is a
-// control message before the run's first event.
-func (c *client) readEvent(ctx context.Context, msg message) (_ event.Event, by writerID, _ error) {
-	events, by, err := c.readEvents(ctx, msg)
+// readEvent returns the last event in a message, and the message's info. The event is zero if the message is a control
+// message before the run's first event.
+func (c *client) readEvent(ctx context.Context, msg message) (_ event.Event, info messageInfo, _ error) {
+	events, info, err := c.readEvents(ctx, msg)
 	if len(events) == 0 {
-		return event.Event{}, by, err
+		return event.Event{}, info, err
 	}
-	return events[len(events)-1], by, err
+	return events[len(events)-1], info, err
 }
 
 // setPayload stores payload in msg, which the caller then publishes. If payload is longer than maxPart bytes,
@@ -190,10 +189,10 @@ func (c *client) setPayload(ctx context.Context, run string, msg *nats.Msg, payl
 	}
 	nonce := strings.ToLower(rand.Text()) // no other message refers to these parts
 	count := 0
-	for ; len(payload) > 0; count++ {
+	for data := range slices.Chunk(payload, c.maxPart) {
 		part := nats.NewMsg(runSubject(run, partToken+"."+nonce+"."+strconv.Itoa(count)))
-		part.Data = payload[:min(c.maxPart, len(payload))]
-		payload = payload[len(part.Data):]
+		part.Data = data
+		count++
 		if _, err := c.publishAfter(ctx, runsName, part, 0, appendTimeout); err != nil {
 			return err
 		}
@@ -214,11 +213,11 @@ func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
 	if err != nil || !event.ValidID(nonce) || count < 1 || count > maxParts {
 		return nil, fmt.Errorf("a message of the log has malformed parts")
 	}
-	run := strings.SplitN(msg.subject, ".", 5)[3] // answerd run SHARD ID …
+	run, _ := runOf(msg.subject)
 	partSubjects := runSubject(run, partToken+"."+nonce+".*")
 	var payload []byte
 	from := uint64(0)
-	for got := 0; got < count; {
+	for next := 0; next < count; { // next is the number of the next part
 		found, _, err := c.readNext(ctx, runsName, partSubjects, from, maxBatch)
 		if err != nil {
 			return nil, err
@@ -226,13 +225,13 @@ func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
 		if len(found) == 0 {
 			return nil, event.ErrGone
 		}
-		for _, part := range found[:min(len(found), count-got)] {
-			if lastToken(part.subject) != strconv.Itoa(got) {
+		for _, part := range found[:min(len(found), count-next)] {
+			if lastToken(part.subject) != strconv.Itoa(next) {
 				return nil, event.ErrGone
 			}
 			payload = append(payload, part.data...)
 			from = part.pos + 1
-			got++
+			next++
 		}
 	}
 	return payload, nil
@@ -288,16 +287,16 @@ func (c *client) readBatch(ctx context.Context, stream string, get directGet) (f
 		case <-c.ctx.Done():
 			return nil, false, unavailableError("read the log", context.Cause(c.ctx))
 		}
-		switch msg.Header.Get("Status") {
+		switch status := msg.Header.Get("Status"); status {
 		case "":
 			found = append(found, newMessage(msg))
 		case "204": // the end of the batch
-			pending, err := strconv.ParseUint(msg.Header.Get("Nats-Num-Pending"), 10, 64)
-			return found, err == nil && pending > 0, nil // without the header, the answer is complete
+			pending := msg.Header.Get("Nats-Num-Pending") // missing if the answer is complete
+			return found, pending != "" && pending != "0", nil
 		case "404": // no message matches get
 			return found, false, nil
 		default:
-			return nil, false, unavailableError("read the log", fmt.Errorf("status %s", msg.Header.Get("Status")))
+			return nil, false, unavailableError("read the log", fmt.Errorf("status %s", status))
 		}
 	}
 }
@@ -308,19 +307,18 @@ func (c *client) readLast(ctx context.Context, stream, subject string) (*message
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	msg, err := c.read.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+stream+"."+subject, nil)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, unavailableError("read the log", err)
-	case msg.Header.Get("Status") == "":
-		found := newMessage(msg)
-		return &found, nil
-	case msg.Header.Get("Status") != "404":
-		return nil, unavailableError("read the log", fmt.Errorf("status %s", msg.Header.Get("Status")))
-	case !c.clustered:
-		return nil, nil
 	}
-	// The server that answered may lack the message.
-	return c.readLastFromLeader(ctx, stream, subject)
+	switch status := msg.Header.Get("Status"); {
+	case status == "":
+		return new(newMessage(msg)), nil
+	case status != "404":
+		return nil, unavailableError("read the log", fmt.Errorf("status %s", status))
+	case c.clustered: // the server that answered may lack the message
+		return c.readLastFromLeader(ctx, stream, subject)
+	}
+	return nil, nil
 }
 
 // readNext returns up to batch messages of a subject at position from or later. more is true if the stream may have
@@ -361,7 +359,7 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	if err != nil {
 		return nil, unavailableError("read the log", err)
 	}
-	// The first confirmation may have expired before the server answered.
+	// A confirmation is valid only for a second, which may have passed before the server answered.
 	if err := c.confirmLeader(ctx, stream); err != nil {
 		return nil, err
 	}
@@ -406,8 +404,8 @@ func decodeStoredMessage(data []byte) (*message, error) {
 
 // readLastOfEach returns the last message of each subject, keyed by subject. Subjects without a message are missing
 // from the map. In a cluster any server may answer, so the newest messages may be missing.
-func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
-	bySubject := make(map[string]message, len(subjects))
+func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []string) (map[string]*message, error) {
+	bySubject := make(map[string]*message, len(subjects))
 	missing := subjects
 	for len(missing) > 0 {
 		// An answer ends early at maxBatch messages or maxBatchBytes.
@@ -416,15 +414,12 @@ func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []s
 			return nil, err
 		}
 		for _, m := range found {
-			bySubject[m.subject] = m
+			bySubject[m.subject] = &m
 		}
 		if !more || len(found) == 0 {
 			break
 		}
-		missing = slices.DeleteFunc(slices.Clone(missing), func(s string) bool {
-			_, have := bySubject[s]
-			return have
-		})
+		missing = slices.DeleteFunc(slices.Clone(missing), func(s string) bool { return bySubject[s] != nil })
 	}
 	return bySubject, nil
 }
@@ -432,19 +427,24 @@ func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []s
 // readLastOfEachComplete is like readLastOfEach, but in a cluster it asks the leader for each subject that is missing
 // from the answer. So a subject that is missing from the map has no messages. It stops at the first error, and the map
 // is then incomplete.
-func (c *client) readLastOfEachComplete(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
+func (c *client) readLastOfEachComplete(ctx context.Context, stream string, subjects []string) (map[string]*message, error) {
 	bySubject, err := c.readLastOfEach(ctx, stream, subjects)
+	if err != nil || !c.clustered {
+		return bySubject, err
+	}
 	for _, subject := range subjects {
-		if _, have := bySubject[subject]; have || err != nil || !c.clustered {
+		if bySubject[subject] != nil {
 			continue
 		}
-		var m *message
-		m, err = c.readLastFromLeader(ctx, stream, subject)
+		m, err := c.readLastFromLeader(ctx, stream, subject)
+		if err != nil {
+			return bySubject, err
+		}
 		if m != nil {
-			bySubject[subject] = *m
+			bySubject[subject] = m
 		}
 	}
-	return bySubject, err
+	return bySubject, nil
 }
 
 // unavailableError returns an error that wraps both event.ErrUnavailable and err, which came from the connection or the
@@ -474,7 +474,7 @@ func (c *client) readInputs(ctx context.Context, id string, after int64) ([]even
 // readers use only the newest.
 func (c *client) savePayload(ctx context.Context, id, tokens string, payload []byte) error {
 	m := nats.NewMsg(runSubject(id, tokens))
-	m.Header.Set(writerHeader, writerID{instance: c.instanceID, attempt: 1}.String())
+	m.Header.Set(writerHeader, messageInfo{instance: c.instanceID, attempt: firstAttempt}.String())
 	if err := c.setPayload(ctx, id, m, payload); err != nil {
 		return err
 	}

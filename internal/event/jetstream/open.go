@@ -81,12 +81,14 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 	if err != nil {
 		return log, err
 	}
-	servers, connect := opts.URL, append(log.connectOptions(), login)
+	servers := opts.URL
+	connect := append(log.connectOptions(), login)
 	if dir, ok := strings.CutPrefix(opts.URL, "file:"); ok {
 		if err = log.startEmbedded(dir, opts); err != nil {
 			return log, err
 		}
-		servers, connect = "", append(connect, nats.InProcessServer(log.embedded))
+		servers = ""
+		connect = append(connect, nats.InProcessServer(log.embedded))
 	} else if err = CheckURL(opts.URL); err != nil {
 		return log, err
 	}
@@ -116,8 +118,11 @@ func Open(ctx context.Context, opts Options) (log *Log, err error) {
 // startEmbedded starts the NATS server of a file: log, whose files are in dir.
 func (l *Log) startEmbedded(dir string, opts Options) (err error) {
 	l.embedded, err = embedded.Start(embedded.Options{
-		Dir: dir, MaxBytes: opts.MaxBytes, Default: opts.memory() / 3 * 2,
-		Streams: []string{runsName, threads.HeadsStream, threads.TurnsStream}, Logger: l.logger,
+		Dir:      dir,
+		MaxBytes: opts.MaxBytes,
+		Default:  opts.memory() / 3 * 2,
+		Streams:  []string{runsName, threads.HeadsStream, threads.TurnsStream},
+		Logger:   l.logger,
 	})
 	if err != nil {
 		return err
@@ -141,10 +146,17 @@ func newLog(opts Options) *Log {
 			expireNow:   make(chan struct{}, 1),
 			pullInboxes: make(chan pullInbox, maxPullInboxes),
 		},
-		retention: opts.Retention, maxBytes: opts.MaxBytes, lease: opts.Lease,
-		batches: !opts.NoBatch, maxCached: opts.memory() / 6,
-		live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1), evictNow: make(chan struct{}, 1),
-		runs: make(map[string]*run), jobs: make(map[string]*job), claiming: make(map[string]bool),
+		retention:    opts.Retention,
+		maxBytes:     opts.MaxBytes,
+		lease:        opts.Lease,
+		batches:      !opts.NoBatch,
+		maxCached:    opts.memory() / 6,
+		live:         make(chan *nats.Msg, liveBuffer),
+		resync:       make(chan struct{}, 1),
+		evictNow:     make(chan struct{}, 1),
+		runs:         make(map[string]*run),
+		jobs:         make(map[string]*job),
+		claiming:     make(map[string]bool),
 		unresponsive: make(map[string]time.Time),
 	}
 	if log.retention <= 0 {
@@ -171,12 +183,16 @@ func newLog(opts Options) *Log {
 // cached runs are read again (requestResync).
 func (l *Log) connectOptions() []nats.Option {
 	return []nats.Option{
-		nats.Name("answerd"), nats.MaxReconnects(-1),
-		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
+		nats.Name("answerd"),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(100 * time.Millisecond),
+		nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		// Otherwise the client library gives up after two refused logins, for example while credentials are being
 		// replaced.
 		nats.IgnoreAuthErrorAbort(),
-		nats.Timeout(connectTimeout), nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.Timeout(connectTimeout),
+		nats.PingInterval(10 * time.Second),
+		nats.MaxPingsOutstanding(2),
 		// Do not buffer messages while disconnected. publishAfter repeats an append that could not be sent, and the
 		// buffered copy would be sent as well.
 		nats.ReconnectBufSize(-1),
@@ -273,7 +289,8 @@ func Check(ctx context.Context, opts Options) error {
 	if err != nil {
 		return err
 	}
-	c, err := connectUntilDone(ctx, opts.URL, []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login}, slog.New(slog.DiscardHandler))
+	connect := []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login}
+	c, err := connectUntilDone(ctx, opts.URL, connect, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

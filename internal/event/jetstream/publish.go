@@ -63,49 +63,50 @@ type conditionalAppend struct {
 	maybeStored bool   // an earlier attempt failed or was not answered yet, so the stream may have msg
 }
 
-// publishConditional is publishAfter for a message that earlier attempts may have stored (a.maybeStored).
-func (c *client) publishConditional(ctx context.Context, a conditionalAppend, within time.Duration) (uint64, error) {
+// publishConditional is publishAfter for a message that earlier attempts may have stored (request.maybeStored).
+func (c *client) publishConditional(ctx context.Context, request conditionalAppend, within time.Duration) (uint64, error) {
 	if c.diskFull.Load() { // the remaining space is needed to delete runs
 		return 0, unavailableError("append to the log", errDiskFull)
 	}
-	a.msg.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(a.last, 10))
+	request.msg.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(request.last, 10))
 	deadline := time.Now().Add(within)
-	ack, err := c.publishOnce(ctx, a.msg)
+	ack, err := c.publishOnce(ctx, request.msg)
 	if err == nil {
 		return ack.Sequence, nil
 	}
-	return c.retryPublish(ctx, a, deadline, err)
+	return c.retryPublish(ctx, request, deadline, err)
 }
 
-// retryPublish continues publishConditional after an attempt that failed with err. It returns at deadline at the
-// latest. a.maybeStored says whether an attempt before the failed one may have stored the message.
-func (c *client) retryPublish(ctx context.Context, a conditionalAppend, deadline time.Time, err error) (uint64, error) {
-	callerCanAskAgain := time.Until(deadline) <= createTimeout
+// retryPublish continues publishConditional after an attempt that failed with lastErr. It returns at deadline at the
+// latest. request.maybeStored says whether an attempt before the failed one may have stored the message.
+func (c *client) retryPublish(ctx context.Context, request conditionalAppend, deadline time.Time, lastErr error) (uint64, error) {
+	callerCanAskAgain := time.Until(deadline) <= createTimeout // an append has appendTimeout
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, event.ErrUnavailable)
 	defer cancel()
 	for {
 		switch {
-		case isWrongLastSequence(err):
-			if pos, err := c.resolveConflict(ctx, a); !errors.Is(err, errUndecided) {
+		case isWrongLastSequence(lastErr):
+			pos, err := c.resolveConflict(ctx, request)
+			if !errors.Is(err, errUndecided) {
 				return pos, err
 			}
-		case c.diskFailed(), isFull(err) && callerCanAskAgain:
-			c.expireSoon(err)
-			return 0, unavailableError("append to the log", err)
-		case isFull(err): // a run must not fail because of this: repeat the append until expireLoop has deleted other runs
-			c.expireSoon(err)
-		case isPermanent(err):
-			return 0, fmt.Errorf("append to the log: %w", err)
+		case c.diskFailed(), isFull(lastErr) && callerCanAskAgain:
+			c.expireSoon(lastErr)
+			return 0, unavailableError("append to the log", lastErr)
+		case isFull(lastErr): // a run must not fail because of this: repeat the append until expireLoop has deleted other runs
+			c.expireSoon(lastErr)
+		case isPermanent(lastErr):
+			return 0, fmt.Errorf("append to the log: %w", lastErr)
 		}
 		if !c.pause(ctx, retryInterval) {
-			return 0, unavailableError("append to the log", err)
+			return 0, unavailableError("append to the log", lastErr)
 		}
-		// Send the same bytes with the same expected position.
-		var ack *js.PubAck
-		if ack, err = c.publishOnce(ctx, a.msg); err == nil {
+		ack, err := c.publishOnce(ctx, request.msg) // the same bytes with the same expected position
+		if err == nil {
 			return ack.Sequence, nil
 		}
-		a.maybeStored = true
+		lastErr = err
+		request.maybeStored = true
 	}
 }
 
@@ -165,25 +166,25 @@ func (c *client) awaitAck(ctx context.Context, sent sentMessage) (uint64, error)
 	}
 }
 
-// resolveConflict finds out why the server refused an append because the subject's last message is not at a.last. If
-// a.msg itself is last, because an earlier attempt stored it (a.maybeStored), it returns the position of a.msg. If
-// another message is last, it returns event.ErrFenced. If the subject is empty but a.last is not 0, it returns
-// event.ErrGone. If the leader does not answer, or its answer contradicts the refusal, it returns errUndecided, and the
-// caller tries again.
-func (c *client) resolveConflict(ctx context.Context, a conditionalAppend) (uint64, error) {
-	found, err := c.readLastFromLeader(ctx, a.stream, a.msg.Subject)
+// resolveConflict finds out why the server refused an append because the subject's last message is not at request.last.
+// If request.msg itself is last, because an earlier attempt stored it (request.maybeStored), it returns the position of
+// request.msg. If another message is last, it returns event.ErrFenced. If the subject is empty but request.last is not
+// 0, it returns event.ErrGone. If the leader does not answer, or its answer contradicts the refusal, it returns
+// errUndecided, and the caller tries again.
+func (c *client) resolveConflict(ctx context.Context, request conditionalAppend) (uint64, error) {
+	found, err := c.readLastFromLeader(ctx, request.stream, request.msg.Subject)
 	switch {
 	case errors.Is(err, event.ErrUnavailable):
 		return 0, errUndecided
 	case err != nil:
 		return 0, err
-	case found == nil && a.last == 0, found != nil && found.pos <= a.last:
+	case found == nil && request.last == 0, found != nil && found.pos <= request.last:
 		return 0, errUndecided
 	case found == nil:
 		return 0, event.ErrGone // neither the expected message nor any earlier one is kept
 	}
-	hasSameWriter := found.header.Get(writerHeader) == a.msg.Header.Get(writerHeader)
-	if a.maybeStored && hasSameWriter && bytes.Equal(found.data, a.msg.Data) {
+	hasSameWriter := found.header.Get(writerHeader) == request.msg.Header.Get(writerHeader)
+	if request.maybeStored && hasSameWriter && bytes.Equal(found.data, request.msg.Data) {
 		return found.pos, nil
 	}
 	return 0, event.ErrFenced
@@ -260,40 +261,31 @@ func (c *client) publishOnce(ctx context.Context, msg *nats.Msg) (*js.PubAck, er
 // isWrongLastSequence reports whether the server refused an append because the last message of its subject was not at
 // the expected position.
 func isWrongLastSequence(err error) bool {
-	var api *js.APIError
-	if !errors.As(err, &api) {
-		return false
-	}
-	return api.ErrorCode == js.JSErrCodeStreamWrongLastSequence ||
-		api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant
+	api, ok := errors.AsType[*js.APIError](err)
+	return ok && (api.ErrorCode == js.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
 // isDuplicate reports whether the stream of jobs refused a message because its subject already has one. Other failures
 // have the same error code, so isDuplicate also checks the text of the error.
 func isDuplicate(err error) bool {
-	var api *js.APIError
-	return errors.As(err, &api) && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "per subject")
+	api, ok := errors.AsType[*js.APIError](err)
+	return ok && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "per subject")
 }
 
 // isFull reports whether the server refused a message because its stream, account or server has reached a storage
 // limit. Such a message is accepted once other messages were deleted.
 func isFull(err error) bool {
-	var api *js.APIError
-	if !errors.As(err, &api) {
-		return false
-	}
-	isStreamFull := api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum") && !isDuplicate(err)
+	api, ok := errors.AsType[*js.APIError](err)
+	isStreamFull := ok && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum") && !isDuplicate(err)
 	return isStreamFull || isAccountFull(err)
 }
 
 // isAccountFull reports whether the server refused a message because the account or the server has reached its storage
 // limit.
 func isAccountFull(err error) bool {
-	var api *js.APIError
-	if !errors.As(err, &api) {
-		return false
-	}
-	return api.ErrorCode == accountFullCode || api.ErrorCode == serverFullCode || api.ErrorCode == storageFullCode
+	api, ok := errors.AsType[*js.APIError](err)
+	return ok && (api.ErrorCode == accountFullCode || api.ErrorCode == serverFullCode || api.ErrorCode == storageFullCode)
 }
 
 // isPermanent reports whether the server would refuse a message again. A message refused with code 408 or 429 may be
@@ -303,11 +295,9 @@ func isPermanent(err error) bool {
 	if errors.Is(err, nats.ErrMaxPayload) || isDuplicate(err) {
 		return true
 	}
-	var api *js.APIError
-	if !errors.As(err, &api) || api.Code == 408 || api.Code == 429 {
-		return false
-	}
-	return api.Code/100 == 4 && !isFull(err)
+	api, ok := errors.AsType[*js.APIError](err)
+	mayAcceptLater := !ok || api.Code == 408 || api.Code == 429 || isFull(err)
+	return !mayAcceptLater && api.Code/100 == 4
 }
 
 // createError converts an error of publishAfter to the error that Log.Create returns: ErrExists if the subject was not

@@ -51,22 +51,22 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 
 	select {
 	case m := <-inbox.answers:
-		select {
-		case c.pullInboxes <- inbox: // a request has one answer, so the next request can use the inbox
-		default: // enough inboxes are kept
-			_ = inbox.sub.Unsubscribe() // fails on a closed connection only
-		}
+		c.keepPullInbox(inbox)
 		return c.newDelivery(m)
 	case <-noAnswer.C: // the server was unreachable
 	case <-ctx.Done():
 	}
+	c.cancelPull(ctx, inbox)
+	return nil, errNoJob
+}
 
-	// A message may still arrive until the server has processed the end of the subscription.
+// cancelPull ends a pull request that was not answered. A message may still arrive until the server has processed the
+// end of the subscription. cancelPull returns such a message to the queue.
+func (c *client) cancelPull(ctx context.Context, inbox pullInbox) {
 	_ = inbox.sub.Unsubscribe()
-	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
-	_ = c.write.FlushWithContext(flushCtx) // if the flush fails, the message is delivered again after a lease
-
+	_ = c.write.FlushWithContext(ctx) // if the flush fails, the message is delivered again after a lease
 	select {
 	case m := <-inbox.answers:
 		if d, err := c.newDelivery(m); err == nil {
@@ -74,7 +74,6 @@ func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
 		}
 	default:
 	}
-	return nil, errNoJob
 }
 
 // pullInbox receives the answer to a pull request. Only one request uses it at a time.
@@ -94,6 +93,15 @@ func (c *client) openPullInbox() (pullInbox, error) {
 	var err error
 	inbox.sub, err = c.write.ChanSubscribe(c.write.NewInbox(), inbox.answers)
 	return inbox, err
+}
+
+// keepPullInbox keeps an inbox for a later request. It can be used again, because a request has only one answer.
+func (c *client) keepPullInbox(inbox pullInbox) {
+	select {
+	case c.pullInboxes <- inbox:
+	default: // enough inboxes are kept
+		_ = inbox.sub.Unsubscribe() // fails on a closed connection only
+	}
 }
 
 // newDelivery returns the delivery in the answer to a pull request. It returns errNoJob or errNoConsumer if the answer

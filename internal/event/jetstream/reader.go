@@ -10,8 +10,12 @@ import (
 	"answerd/internal/event"
 )
 
-// readerQueryTimeout is how long HasRemoteReader waits for an answer. Instances without a reader do not answer.
-const readerQueryTimeout = time.Second
+const (
+	// readerQueryTimeout is how long HasRemoteReader waits for an answer. Instances without a reader do not answer.
+	readerQueryTimeout = time.Second
+	// readerQueries is how often HasRemoteReader asks, because core NATS may lose a request.
+	readerQueries = 2
+)
 
 // pageSource says where After gets a page from.
 type pageSource int
@@ -26,7 +30,7 @@ const (
 // the live subscription that all readers of the run share. Older events are read from the stream.
 func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, error) {
 	for {
-		r, err := l.getRun(id)
+		r, err := l.getOrAddRun(id)
 		if err != nil {
 			return event.Page{}, err
 		}
@@ -53,7 +57,7 @@ func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, erro
 // end of the run cannot be missed.
 func (l *Log) Settled(ctx context.Context, id string) (<-chan struct{}, error) {
 	for {
-		r, err := l.getRun(id)
+		r, err := l.getOrAddRun(id)
 		if err != nil {
 			return nil, err
 		}
@@ -127,9 +131,9 @@ func (r *run) receivesEventsLocked() bool {
 // confirmEnd asks the stream's leader for the run's last message, and refreshes the cache until it has that message.
 func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 	r.mu.Lock()
-	known := seq <= r.last.Seq || r.isGoneLocked()
+	isConfirmed := seq <= r.last.Seq || r.isGoneLocked()
 	r.mu.Unlock()
-	if known {
+	if isConfirmed {
 		return nil
 	}
 	m, err := r.log.readLastFromLeader(ctx, runsName, runSubject(r.id, eventToken))
@@ -139,10 +143,10 @@ func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 	r.mu.Lock()
 	r.stale = true
 	if m != nil {
-		r.liveHead = max(r.liveHead, m.pos) // refreshCache repeats its read until it finds this message
+		r.livePos = max(r.livePos, m.pos) // refreshCache repeats its read until it finds this message
 	}
 	r.mu.Unlock()
-	return r.refreshWithRetry(ctx, func() bool { return false })
+	return r.refreshWithRetry(ctx, nil)
 }
 
 // tailPage returns the page for a reader at position seq, if the tail has the reader's next events or the reader is at
@@ -223,18 +227,13 @@ func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	for asked := 0; asked < 2 && ctx.Err() == nil; { // twice, because core NATS may lose a request
-		attempt, cancel := context.WithTimeout(ctx, readerQueryTimeout)
-		m := nats.NewMsg(readerSubject)
-		m.Data = []byte(id)
-		m.Header.Set(writerHeader, l.instanceID)
-		_, err := l.read.RequestMsgWithContext(attempt, m)
-		cancel()
+	for queries := 0; queries < readerQueries && ctx.Err() == nil; {
+		err := l.queryReaders(ctx, id)
 		switch {
 		case err == nil:
 			return true
 		case errors.Is(err, context.DeadlineExceeded): // no instance has a reader, or the request was lost
-			asked++
+			queries++
 		default: // the request was not sent, because the connection is lost
 			if !l.pause(ctx, retryInterval) {
 				return false
@@ -242,6 +241,17 @@ func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 		}
 	}
 	return false
+}
+
+// queryReaders asks all other instances whether they have a reader of the run. It returns nil if one of them has.
+func (l *Log) queryReaders(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, readerQueryTimeout)
+	defer cancel()
+	m := nats.NewMsg(readerSubject)
+	m.Data = []byte(id)
+	m.Header.Set(writerHeader, l.instanceID)
+	_, err := l.read.RequestMsgWithContext(ctx, m)
+	return err
 }
 
 // answerReaderQueries subscribes to the requests that other instances send in HasRemoteReader, and answers them until

@@ -112,7 +112,8 @@ func (c *client) Value(ctx context.Context, key values.Key) (value []byte, revis
 
 // SetValue implements values.Store. The server compares the revision, and it removes the value after ttl, so the clocks
 // of instances do not matter. An empty value is stored as an empty message, which the server removes after removalTTL.
-func (c *client) SetValue(ctx context.Context, key values.Key, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
+// newRevision is 0 if revision is out of date.
+func (c *client) SetValue(ctx context.Context, key values.Key, value []byte, revision uint64, ttl time.Duration) (newRevision uint64, _ error) {
 	if len(value) > values.MaxSize {
 		return 0, values.ErrTooLarge
 	}
@@ -124,7 +125,8 @@ func (c *client) SetValue(ctx context.Context, key values.Key, value []byte, rev
 	// Use a random header for each call. Otherwise resolveConflict could mistake an equal value from another goroutine
 	// for a message that this call has sent.
 	m.Header.Set(writerHeader, c.instanceID+" "+rand.Text())
-	m.Header.Set(js.MsgTTLHeader, strconv.FormatInt(max(1, int64(ttl/time.Second)), 10)+"s")
+	seconds := max(1, int64(ttl/time.Second)) // the server accepts no shorter time
+	m.Header.Set(js.MsgTTLHeader, strconv.FormatInt(seconds, 10)+"s")
 	pos, err := c.publishAfter(ctx, valuesName, m, revision, createTimeout)
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):

@@ -27,8 +27,9 @@ func (l *Log) repairRuns(ctx context.Context) error {
 	if err != nil {
 		return unavailableError("list the jobs", err)
 	}
+	jobs := info.State.Subjects
 
-	deleted, released := 0, 0
+	outcomes := make(map[repairOutcome]int) // number of runs
 	for from := uint64(0); ; {
 		entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
 		if err != nil {
@@ -40,25 +41,20 @@ func (l *Log) repairRuns(ctx context.Context) error {
 		}
 		for _, msg := range entries {
 			from = msg.pos + 1
-			_, hasJob := info.State.Subjects[jobPrefix+lastToken(msg.subject)]
+			_, hasJob := jobs[jobPrefix+lastToken(msg.subject)]
 			outcome, err := l.repairRun(ctx, msg, lastEvents, hasJob)
 			if err != nil {
 				return err
 			}
-			switch outcome {
-			case runDeleted:
-				deleted++
-			case runReleased:
-				released++
-			}
+			outcomes[outcome]++
 		}
 		if !more || len(entries) == 0 {
 			break
 		}
 	}
-	if deleted+released > 0 {
+	if outcomes[runDeleted]+outcomes[runReleased] > 0 {
 		l.logger.Warn("the event log has lost messages",
-			"runs_without_events", deleted, "runs_without_end", released, help.Scaling.Attr())
+			"runs_without_events", outcomes[runDeleted], "runs_without_end", outcomes[runReleased], help.Scaling.Attr())
 	}
 	return nil
 }
@@ -74,10 +70,10 @@ const (
 
 // repairRun repairs the run of an index entry. lastEvents holds the last messages of runs by subject, and hasJob says
 // whether the run has a job.
-func (l *Log) repairRun(ctx context.Context, entry message, lastEvents map[string]message, hasJob bool) (repairOutcome, error) {
+func (l *Log) repairRun(ctx context.Context, entry message, lastEvents map[string]*message, hasJob bool) (repairOutcome, error) {
 	id := lastToken(entry.subject)
-	last, hasEvents := lastEvents[runSubject(id, eventToken)]
-	lost, err := l.isLost(ctx, id, hasEvents, hasJob)
+	last := lastEvents[runSubject(id, eventToken)]
+	lost, err := l.isLost(ctx, id, last != nil, hasJob)
 	if err != nil {
 		return runIntact, err
 	}
@@ -87,7 +83,7 @@ func (l *Log) repairRun(ctx context.Context, entry message, lastEvents map[strin
 	if hasJob {
 		return runIntact, nil
 	}
-	if e, _, err := l.readEvent(ctx, last); err != nil || e.Terminal() {
+	if e, _, err := l.readEvent(ctx, *last); err != nil || e.Terminal() {
 		return runIntact, nil // a run whose last event cannot be read counts as ended, and retention deletes it
 	}
 	return runReleased, l.releaseWithoutRequest(ctx, id)
@@ -115,7 +111,7 @@ func (l *Log) releaseWithoutRequest(ctx context.Context, id string) error {
 
 // readLastEvents returns the last message of each entry's run, keyed by the message's subject. Runs without a message
 // are missing from the map. It must not be called with more than maxBatch entries.
-func (l *Log) readLastEvents(ctx context.Context, entries []message) (map[string]message, error) {
+func (l *Log) readLastEvents(ctx context.Context, entries []message) (map[string]*message, error) {
 	if len(entries) == 0 {
 		return nil, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -140,45 +141,52 @@ func (l *Log) compactTurns(ctx context.Context) error {
 // is still short, it deletes runs that have ended: first those of owners above their share, and then the oldest runs of
 // all owners.
 func (l *Log) expireRuns(ctx context.Context) error {
-	if err := l.expireInOrder(ctx, false); err != nil {
+	if err := l.expireInOrder(ctx, expiredRuns); err != nil {
 		return err
 	}
 	if err := l.dropTombstones(ctx); err != nil {
 		return err
 	}
 	spaceShort, err := l.isSpaceShort(ctx)
-	if err == nil && spaceShort {
-		spaceShort, err = l.evictByShare(ctx)
-	}
 	if err != nil || !spaceShort {
 		return err
 	}
-	return l.expireInOrder(ctx, true)
+	mustDeleteAny, err := l.evictByShare(ctx)
+	if err != nil || !mustDeleteAny {
+		return err
+	}
+	return l.expireInOrder(ctx, endedRuns)
 }
 
-// expireInOrder deletes expired runs in the order in which they were created. It stops at the first run that is younger
-// than the retention. If spaceShort is true, it also deletes runs of any age that have ended, until space is no longer
-// short.
-func (l *Log) expireInOrder(ctx context.Context, spaceShort bool) error {
+// deletable says which runs expireInOrder deletes.
+type deletable int
+
+const (
+	expiredRuns deletable = iota // runs whose retention has passed
+	endedRuns                    // also runs of any age that have ended, because space is short
+)
+
+// expireInOrder deletes runs in the order in which they were created. Once space is no longer short, it deletes only
+// expiredRuns, and stops at the first run that was created within the retention.
+func (l *Log) expireInOrder(ctx context.Context, which deletable) error {
 	for from := uint64(0); ; {
 		entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
 		if err != nil {
 			return err
 		}
-		for i, m := range entries {
-			from = m.pos + 1
-			if l.Now().Sub(m.time) < l.retention && !spaceShort {
-				entries = entries[:i]
-				more = false
-				break
+		if which == expiredRuns {
+			isYoung := func(m message) bool { return l.Now().Sub(m.time) < l.retention }
+			if i := slices.IndexFunc(entries, isYoung); i >= 0 {
+				entries, more = entries[:i], false
 			}
 		}
-		if spaceShort, err = l.expireEntries(ctx, entries, spaceShort); err != nil {
-			return err
-		}
-		if !more || len(entries) == 0 {
+		if len(entries) == 0 {
 			return nil
 		}
+		if which, err = l.expireEntries(ctx, entries, which); err != nil || !more {
+			return err
+		}
+		from = entries[len(entries)-1].pos + 1
 	}
 }
 
@@ -239,19 +247,20 @@ func (l *Log) watchSpace(tick *time.Ticker) bool {
 		return false
 	}
 	runs, err := l.spaceOf(l.ctx, l.runsStream)
-	switch {
-	case err != nil: // expireRuns will get the same error, and expireOnce logs it
-	case runs.exceeds(followAbove):
+	if err != nil { // expireRuns will get the same error, and expireOnce logs it
+		return false
+	}
+	if runs.exceeds(followAbove) {
 		tick.Reset(nearInterval)
 		_ = l.sizes.Follow(l.ctx, runs.used) // evictByShare logs the error
-	default:
+	} else {
 		tick.Reset(spaceInterval)
-		if !runs.exceeds(forgetBelow) {
-			l.sizes.Reset(l.ctx)
-		}
 	}
-	if err != nil || runs.exceeds(shortAbove) {
-		return err == nil
+	if !runs.exceeds(forgetBelow) {
+		l.sizes.Reset(l.ctx)
+	}
+	if runs.exceeds(shortAbove) {
+		return true
 	}
 	index, err := l.spaceOf(l.ctx, l.indexStream)
 	return err == nil && index.exceeds(shortAbove)
@@ -261,8 +270,12 @@ func (l *Log) watchSpace(tick *time.Ticker) bool {
 // drops events that are still needed, and the index refuses new runs.
 func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 	for _, stream := range []js.Stream{l.runsStream, l.indexStream} {
-		if s, err := l.spaceOf(ctx, stream); err != nil || s.exceeds(shortAbove) {
-			return err == nil, err
+		s, err := l.spaceOf(ctx, stream)
+		if err != nil {
+			return false, err
+		}
+		if s.exceeds(shortAbove) {
+			return true, nil
 		}
 	}
 	return false, nil
@@ -272,30 +285,36 @@ func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 // enoughBelow. Otherwise a log that deletes many runs would fill its index with tombstones and refuse new runs. For
 // runs without a tombstone, owners get event.ErrNotFound instead of event.ErrGone.
 func (l *Log) dropTombstones(ctx context.Context) error {
-	for enough := int64(shortAbove); ; enough = enoughBelow {
+	limit := int64(shortAbove) // in percent
+	for {
 		index, err := l.spaceOf(ctx, l.indexStream)
-		if err != nil || !index.exceeds(enough) {
+		if err != nil || !index.exceeds(limit) {
 			return err
 		}
+		limit = enoughBelow
 		// A new tombstone is the newest message of the index, so records before tombstonePos need not be read again.
 		records, more, err := l.readBatch(ctx, indexName, directGet{Next: recordPrefix + ">", From: l.tombstonePos.Load()})
 		if err != nil {
 			return err
 		}
-		for _, m := range records {
-			var err error
-			if isTombstone := m.header.Get(js.MsgTTLHeader) != ""; isTombstone {
-				err = deleteMessage(ctx, l.indexStream, m.pos)
-			}
+		if err := l.deleteTombstones(ctx, records); err != nil || !more || len(records) == 0 {
+			return err
+		}
+	}
+}
+
+// deleteTombstones deletes the tombstones among records, and advances l.tombstonePos.
+func (l *Log) deleteTombstones(ctx context.Context, records []message) error {
+	for _, m := range records {
+		if isTombstone := m.header.Get(js.MsgTTLHeader) != ""; isTombstone {
+			err := deleteMessage(ctx, l.indexStream, m.pos)
 			if err != nil && !errors.Is(err, event.ErrFenced) { // ErrFenced: another process has removed it
 				return err
 			}
-			l.tombstonePos.Store(m.pos + 1)
 		}
-		if !more || len(records) == 0 {
-			return nil
-		}
+		l.tombstonePos.Store(m.pos + 1)
 	}
+	return nil
 }
 
 // evictByShare deletes runs of owners above their share while space is short. mustDeleteAny is true if the caller must
@@ -306,27 +325,27 @@ func (l *Log) evictByShare(ctx context.Context) (mustDeleteAny bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	shortStream := l.runsStream
+	shortStream, short := l.runsStream, runs
 	limit := runs.limit / 100 * shortAbove
-	full := runs.exceeds(fullAbove)
 	if !runs.exceeds(shortAbove) { // the index is short of space, so compare numbers of runs (limit 0) instead of bytes
-		index, err := l.spaceOf(ctx, l.indexStream)
-		if err != nil {
-			return false, err
-		}
 		shortStream = l.indexStream
 		limit = 0
-		full = index.exceeds(fullAbove)
+		if short, err = l.spaceOf(ctx, l.indexStream); err != nil {
+			return false, err
+		}
 	}
+	isFull := short.exceeds(fullAbove)
 	endedBefore := l.Now().Add(-readGrace)
 	if err := l.sizes.Follow(ctx, runs.used); err != nil {
 		if ctx.Err() == nil {
 			l.logger.Warn("the event log is nearly full, and the sizes of its runs are not known", "error", err)
 		}
-		return full, nil
+		return isFull, nil
 	}
 	outcome, err := l.sizes.Evict(ctx, share.Eviction{
-		Limit: limit, EndedBefore: endedBefore, Ended: l.endOf,
+		Limit:       limit,
+		EndedBefore: endedBefore,
+		Ended:       l.endOf,
 		Delete: func(ctx context.Context, id, owner string) error {
 			l.expired.Add(1)
 			return l.deleteRun(ctx, id, ownerPrefix+owner+".*."+id)
@@ -339,7 +358,7 @@ func (l *Log) evictByShare(ctx context.Context) (mustDeleteAny bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	cannotWait := outcome == share.Waiting && full
+	cannotWait := outcome == share.Waiting && isFull
 	return outcome == share.Nothing || cannotWait, nil
 }
 
@@ -358,7 +377,7 @@ func (l *Log) endOf(ctx context.Context, id, owner string) (ended time.Time, pos
 		}
 		return ended, 0, err
 	}
-	hasEnded, err := l.isExpired(ctx, message{}, last, true)
+	hasEnded, err := l.mustDelete(ctx, *last, endedRuns) // while space is short, all runs that have ended must be deleted
 	if err != nil || !hasEnded {
 		return ended, last.pos, err
 	}
@@ -376,73 +395,80 @@ func (l *Log) readOwners(ctx context.Context, from uint64) (owners []share.Entry
 	return owners, more, err
 }
 
-// expireEntries deletes the expired runs among the runs of entries. While space is short, it also deletes those that
-// have ended. stillShort says whether space is still short. If spaceShort is false, it does not check the space.
-func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort bool) (stillShort bool, _ error) {
+// expireEntries deletes the runs of entries that are deletable. If which is endedRuns, it checks the space after each
+// deletion. Once space is no longer short, it continues with expiredRuns. next is what the caller must continue with.
+func (l *Log) expireEntries(ctx context.Context, entries []message, which deletable) (next deletable, _ error) {
 	lastEvents, err := l.readLastEvents(ctx, entries)
 	if err != nil {
-		return spaceShort, err
+		return which, err
 	}
 	for _, entry := range entries {
-		id := lastToken(entry.subject)
-		var last *message
-		if found, hasEvents := lastEvents[runSubject(id, eventToken)]; hasEvents {
-			last = &found
-		}
-		expired, err := l.isExpired(ctx, entry, last, spaceShort)
-		if err == nil && expired && l.clustered {
-			expired, err = l.confirmExpired(ctx, entry, spaceShort)
-		}
+		isDeletable, err := l.isDeletable(ctx, entry, lastEvents, which)
 		if err != nil {
-			return spaceShort, err
+			return which, err
 		}
-		if !expired {
+		if !isDeletable {
 			continue
 		}
+		id := lastToken(entry.subject)
 		if err := l.deleteRun(ctx, id, entry.subject); err != nil {
-			return spaceShort, err
+			return which, err
 		}
 		l.sizes.Forget(id)
 		l.expired.Add(1)
-		if !spaceShort {
-			continue
-		}
-		if spaceShort, err = l.isSpaceShort(ctx); err != nil {
-			return spaceShort, err
+		if which == endedRuns {
+			spaceShort, err := l.isSpaceShort(ctx)
+			if err != nil {
+				return which, err
+			}
+			if !spaceShort {
+				which = expiredRuns
+			}
 		}
 	}
-	return spaceShort, nil
+	return which, nil
 }
 
-// isExpired reports whether the run of entry, a message of the index, must be deleted. last is the run's last message.
-// If last is nil, the run was never started or the stream has dropped its events, so its age is taken from entry. If
-// spaceShort is true, every run that has ended must be deleted.
-func (l *Log) isExpired(ctx context.Context, entry message, last *message, spaceShort bool) (bool, error) {
+// isDeletable reports whether the run of entry, a message of the index, must be deleted. lastEvents holds the last
+// messages of runs by subject. They may come from any server, which may lack the newest messages, or all messages if it
+// has just joined. So in a cluster, isDeletable confirms the result with the leader.
+func (l *Log) isDeletable(ctx context.Context, entry message, lastEvents map[string]*message, which deletable) (bool, error) {
+	subject := runSubject(lastToken(entry.subject), eventToken)
+	isExpired, err := l.isExpired(ctx, entry, lastEvents[subject], which)
+	if err != nil || !isExpired || !l.clustered {
+		return isExpired, err
+	}
+	last, err := l.readLastFromLeader(ctx, runsName, subject)
+	if err != nil {
+		return false, err
+	}
+	return l.isExpired(ctx, entry, last, which)
+}
+
+// isExpired is isDeletable with the run's last message. If last is nil, the run was never started or the stream has
+// dropped its events, so its age is taken from entry.
+func (l *Log) isExpired(ctx context.Context, entry message, last *message, which deletable) (bool, error) {
 	if last == nil {
 		age := l.Now().Sub(entry.time)
 		return age >= l.retention || age >= abandonedAfter, nil
 	}
-	e, _, err := l.readEvent(ctx, *last)
+	return l.mustDelete(ctx, *last, which)
+}
+
+// mustDelete reports whether the run whose last message is last must be deleted, according to its age and which. A run
+// whose last event cannot be decoded counts as ended.
+func (l *Log) mustDelete(ctx context.Context, last message, which deletable) (bool, error) {
+	e, _, err := l.readEvent(ctx, last)
 	if errors.Is(err, event.ErrUnavailable) {
 		return false, err
 	}
-	ended := err != nil || e.Terminal() // a run whose last event cannot be decoded counts as ended
+	hasEnded := err != nil || e.Terminal()
 	age := l.Now().Sub(last.time)
 	switch {
-	case isAbandoned(*last):
+	case isAbandoned(last):
 		return age >= startTimeout, nil
-	case ended && (spaceShort || age >= l.retention):
+	case hasEnded && (which == endedRuns || age >= l.retention):
 		return true, nil
 	}
 	return age >= abandonedAfter, nil
-}
-
-// confirmExpired is isExpired with the run's last message from the stream's leader. Other servers may lack the newest
-// messages, or all messages if they have just joined.
-func (l *Log) confirmExpired(ctx context.Context, entry message, spaceShort bool) (bool, error) {
-	last, err := l.readLastFromLeader(ctx, runsName, runSubject(lastToken(entry.subject), eventToken))
-	if err != nil {
-		return false, err
-	}
-	return l.isExpired(ctx, entry, last, spaceShort)
 }

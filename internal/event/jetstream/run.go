@@ -3,6 +3,7 @@ package jetstream
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,7 +45,7 @@ var errReadFailedRecently = errors.New("a read failed a moment ago")
 
 // run caches one run: its record, its newest events (the tail), and the writer if this instance is the run's writer.
 //
-// Live messages and the writer's appends extend the tail, but only if a message directly follows the one at head.
+// Live messages and the writer's appends extend the tail, but only if a message directly follows the one at lastPos.
 // Anything else (a gap, a message in parts, a reconnect) sets stale, and the next caller reads the missing messages
 // from the stream. So no event is lost or repeated, although live messages can get lost.
 type run struct {
@@ -58,14 +59,14 @@ type run struct {
 	writer    *writer            // nil unless this instance is the run's writer
 	eventSub  *nats.Subscription // live messages with events; nil if not subscribed
 	inputSub  *nats.Subscription // live messages with inputs; nil if not subscribed
-	loaded    bool               // tail, last and head were read at least once
+	loaded    bool               // tail, last and lastPos were read at least once
 	stale     bool               // the stream may have newer messages
-	liveHead  uint64             // highest position of a live message; above head if the cache lacks that message
+	livePos   uint64             // highest position of a live message; above lastPos if the cache lacks that message
 	tail      []event.Event      // the newest events without gaps; pages share parts of it
 	tailPos   []uint64           // for each event in tail, the position of its message
 	tailBytes int                // total length of the JSON of the events in tail
 	last      event.Event        // the newest event; its Seq is 0 before the first event
-	head      uint64             // position of the run's last message; control messages count
+	lastPos   uint64             // position of the run's last message; control messages count
 	positions []position         // positions of some older events, for findPos
 	more      chan struct{}      // closed at the next event, or to make readers ask again; nil if no reader waits
 	settled   chan struct{}      // closed when the run has settled, or to make callers ask again; nil if none waits
@@ -79,9 +80,9 @@ type run struct {
 	cachedBytes int64     // this run's part of Log.cached
 }
 
-// getRun returns the cache entry of a run, and adds an empty one if the cache has none. The run need not exist in the
-// log. getRun returns event.ErrNotFound if id is not a valid id.
-func (l *Log) getRun(id string) (*run, error) {
+// getOrAddRun returns the cache entry of a run, and adds an empty one if the cache has none. The run need not exist in
+// the log. getOrAddRun returns event.ErrNotFound if id is not a valid id.
+func (l *Log) getOrAddRun(id string) (*run, error) {
 	if !event.ValidID(id) {
 		return nil, event.ErrNotFound
 	}
@@ -122,17 +123,17 @@ func (l *Log) updateRun(r *run, update func()) {
 // countCachedLocked updates this run's part of Log.cached. Call it after a change of the tail or an eviction. If the
 // cache is full, it makes pollLoop evict runs. The caller holds r.mu.
 func (r *run) countCachedLocked() {
-	n := int64(0)
+	size := int64(0)
 	if !r.evicted { // count each event twice, because it is in memory both as JSON and decoded
-		n = 2 * int64(max(r.tailBytes, len(r.last.JSON)))
+		size = 2 * int64(max(r.tailBytes, len(r.last.JSON)))
 	}
-	if cached := r.log.cached.Add(n - r.cachedBytes); cached > r.log.maxCached {
+	if cached := r.log.cached.Add(size - r.cachedBytes); cached > r.log.maxCached {
 		select {
 		case r.log.evictNow <- struct{}{}:
 		default: // a request is pending
 		}
 	}
-	r.cachedBytes = n
+	r.cachedBytes = size
 }
 
 // forEachRun calls f for every cached run, while it holds l.mu and the run's mu. If f panics for one run, forEachRun
@@ -202,25 +203,26 @@ func (r *run) wakeExecutorLocked() {
 }
 
 // appendTailLocked adds the events of the message at position pos to the tail, and wakes the readers. previous is the
-// position of the run's previous message. If previous is not head, a message is missing, and appendTailLocked only
+// position of the run's previous message. If previous is not lastPos, a message is missing, and appendTailLocked only
 // marks the run as stale. It ignores a message that the cache already has. The caller holds r.mu.
 func (r *run) appendTailLocked(events []event.Event, pos, previous uint64) {
-	if pos <= r.head {
+	if pos <= r.lastPos {
 		return
 	}
-	if !r.loaded || previous != r.head {
+	if !r.loaded || previous != r.lastPos {
 		r.stale = true
-	} else {
-		for _, e := range events {
-			r.tail = append(r.tail, e)
-			r.tailPos = append(r.tailPos, pos)
-			r.tailBytes += len(e.JSON)
-			r.last = e
-		}
-		r.head = pos
-		r.trimTailLocked()
-		r.countCachedLocked()
+		r.wakeReadersLocked()
+		return
 	}
+	for _, e := range events {
+		r.tail = append(r.tail, e)
+		r.tailPos = append(r.tailPos, pos)
+		r.tailBytes += len(e.JSON)
+		r.last = e
+	}
+	r.lastPos = pos
+	r.trimTailLocked()
+	r.countCachedLocked()
 	if r.stale || r.last.Settled() {
 		r.wakeReadersLocked()
 	} else {
@@ -228,20 +230,20 @@ func (r *run) appendTailLocked(events []event.Event, pos, previous uint64) {
 	}
 }
 
-// advanceHeadLocked records that the control message at pos is the run's last message, unless a newer one is known. The
-// caller holds r.mu.
-func (r *run) advanceHeadLocked(pos uint64) {
-	r.head = max(r.head, pos)
+// advanceLastPosLocked records that the control message at pos is the run's last message, unless a newer one is known.
+// The caller holds r.mu.
+func (r *run) advanceLastPosLocked(pos uint64) {
+	r.lastPos = max(r.lastPos, pos)
 }
 
 // setTailLocked replaces the tail with the run's newest event, from the message at pos. If that message is a control
 // message, the tail becomes empty, because the message only repeats the event and the event's own position is unknown.
 // The caller holds r.mu.
-func (r *run) setTailLocked(newest event.Event, pos uint64, by writerID) {
+func (r *run) setTailLocked(newest event.Event, pos uint64, info messageInfo) {
 	r.tail = nil
 	r.tailPos = nil
 	r.tailBytes = 0
-	if !by.isControl() && newest.Seq > 0 {
+	if !info.isControl() && newest.Seq > 0 {
 		r.tail = []event.Event{newest}
 		r.tailPos = []uint64{pos}
 		r.tailBytes = len(newest.JSON)
@@ -257,20 +259,20 @@ func (r *run) trimTailLocked() {
 	if !isLong && !isLarge {
 		return
 	}
-	n, bytes := 0, r.tailBytes
-	for n < len(r.tail)-1 && (len(r.tail)-n > maxTail || bytes > maxTailBytes) {
-		bytes -= len(r.tail[n].JSON)
-		n++
+	first, bytes := 0, r.tailBytes // the index of the first event to keep, and the size of the rest
+	for first < len(r.tail)-1 && (len(r.tail)-first > maxTail || bytes > maxTailBytes) {
+		bytes -= len(r.tail[first].JSON)
+		first++
 	}
-	r.addPositionLocked(r.tail[n].Seq-1, r.tailPos[n]-1)
-	r.tail = append([]event.Event(nil), r.tail[n:]...)
-	r.tailPos = append([]uint64(nil), r.tailPos[n:]...)
+	r.addPositionLocked(r.tail[first].Seq-1, r.tailPos[first]-1)
+	r.tail = slices.Clone(r.tail[first:])
+	r.tailPos = slices.Clone(r.tailPos[first:])
 	r.tailBytes = bytes
 }
 
 // Run implements event.Log. It reads the stream only if the cached run is not up to date.
 func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
-	r, err := l.getRun(id)
+	r, err := l.getOrAddRun(id)
 	if err != nil {
 		return event.Run{}, err
 	}
@@ -278,7 +280,7 @@ func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
 	current := r.isCurrentLocked()
 	r.mu.Unlock()
 	if !current {
-		if err := r.refreshWithRetry(ctx, func() bool { return false }); err != nil {
+		if err := r.refreshWithRetry(ctx, nil); err != nil {
 			return event.Run{}, err
 		}
 	}
@@ -293,16 +295,16 @@ func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
 }
 
 // refreshWithRetry brings the cache up to date. If the log does not answer, it tries again for up to readRetryFor, and
-// then returns event.ErrUnavailable. If suffices returns true after a failed attempt, the caller can use the cache as
-// it is, and refreshWithRetry returns nil.
-func (r *run) refreshWithRetry(ctx context.Context, suffices func() bool) error {
+// then returns event.ErrUnavailable. If cacheSuffices is not nil and returns true after a failed attempt, the caller
+// can use the cache as it is, and refreshWithRetry returns nil.
+func (r *run) refreshWithRetry(ctx context.Context, cacheSuffices func() bool) error {
 	until := time.Now().Add(readRetryFor)
 	for {
 		err := r.refreshCache(ctx)
 		switch {
 		case !errors.Is(err, event.ErrUnavailable):
 			return err
-		case suffices():
+		case cacheSuffices != nil && cacheSuffices():
 			return nil
 		}
 		if !r.log.pause(ctx, retryInterval) || time.Now().After(until) {
@@ -321,7 +323,8 @@ func (r *run) refreshCache(ctx context.Context) error {
 		if done || err != nil {
 			return err
 		}
-		behind, err := r.endRefresh(r.loadTail(ctx, rec))
+		readErr := r.loadTail(ctx, rec)
+		behind, err := r.endRefresh(readErr)
 		if err != nil {
 			return err
 		}
@@ -342,7 +345,7 @@ func (r *run) refreshCache(ctx context.Context) error {
 func (r *run) beginRefresh() (rec *record, done bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.isCurrentLocked() && r.head >= r.liveHead {
+	if r.isCurrentLocked() && r.lastPos >= r.livePos {
 		return nil, true, nil
 	}
 	if time.Since(r.lastFailed) < failureShared {
@@ -352,19 +355,19 @@ func (r *run) beginRefresh() (rec *record, done bool, err error) {
 	return r.record, false, nil
 }
 
-// endRefresh records the result of a read that returned err, and returns err. behind is true if the read did not find a
-// message that has arrived live.
-func (r *run) endRefresh(err error) (behind bool, _ error) {
+// endRefresh records the result of a read that returned readErr, and returns readErr. behind is true if the read did
+// not find a message that has arrived live.
+func (r *run) endRefresh(readErr error) (behind bool, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err != nil {
+	if readErr != nil {
 		r.stale = true
-		if errors.Is(err, event.ErrUnavailable) {
+		if errors.Is(readErr, event.ErrUnavailable) {
 			r.lastFailed = time.Now()
 		}
-		return false, err
+		return false, readErr
 	}
-	behind = r.head < r.liveHead
+	behind = r.lastPos < r.livePos
 	r.stale = r.stale || behind
 	return behind, nil
 }
@@ -376,60 +379,66 @@ func (r *run) loadTail(ctx context.Context, rec *record) error {
 	if err != nil {
 		return err
 	}
-	if rec == nil || newest == nil { // a run without events may have been deleted since rec was read
-		if rec, err = r.log.readRecord(ctx, r.id); err != nil {
-			return err
-		}
+	if rec, err = r.completeRecord(ctx, rec, newest); err != nil {
+		return err
 	}
-	if newest != nil && isAbandoned(*newest) {
-		gone := *rec
-		gone.Gone = true
-		rec = &gone
-	}
-	if newest == nil && !rec.Gone { // rec was just read, so no other goroutine has it
-		if rec.Gone, err = r.log.neverHasEvents(ctx, rec); err != nil {
-			return err
-		}
-	}
-
 	r.mu.Lock()
 	r.record = rec
 	r.lastRead = time.Now()
-	wasLoaded, head := r.loaded, r.head
+	wasLoaded, lastPos := r.loaded, r.lastPos
 	if newest == nil {
 		r.loaded = true
 	}
 	r.mu.Unlock()
-
 	switch {
-	case newest == nil, newest.pos <= head:
+	case newest == nil, newest.pos <= lastPos:
 		return nil
-	case wasLoaded && newest.pos-head < 4*maxBatch:
-		// All runs share the stream, so probably only a few of the messages after head belong to this run.
-		return r.catchUp(ctx, head)
+	case wasLoaded && newest.pos-lastPos < 4*maxBatch:
+		// All runs share the stream, so probably only a few of the messages after lastPos belong to this run.
+		return r.catchUp(ctx, lastPos)
 	}
 	return r.loadNewest(ctx, *newest)
 }
 
+// completeRecord returns the run's record, and reads it if rec is nil. newest is the run's last message, or nil if the
+// run has none. The returned record is marked as gone if the run was not started and can no longer start.
+func (r *run) completeRecord(ctx context.Context, rec *record, newest *message) (*record, error) {
+	var err error
+	if rec == nil || newest == nil { // a run without events may have been deleted since rec was read
+		if rec, err = r.log.readRecord(ctx, r.id); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case newest != nil && isAbandoned(*newest):
+		gone := *rec
+		gone.Gone = true
+		return &gone, nil
+	case newest == nil && !rec.Gone: // rec was just read, so no other goroutine has it
+		rec.Gone, err = r.log.neverHasEvents(ctx, rec)
+	}
+	return rec, err
+}
+
 // isAbandoned reports whether a run's last message says that the run was never started and can no longer start.
 func isAbandoned(last message) bool {
-	by, err := parseWriterID(last.header)
-	return err == nil && by.kind == kindAbandoned
+	info, err := parseMessageInfo(last.header)
+	return err == nil && info.kind == kindAbandoned
 }
 
 // loadNewest replaces the tail with the last event of newest, the run's last message, and wakes the readers. It does
 // nothing if the cache received that message during the read.
 func (r *run) loadNewest(ctx context.Context, newest message) error {
-	e, by, err := r.log.readEvent(ctx, newest)
+	e, info, err := r.log.readEvent(ctx, newest)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if newest.pos > r.head {
-		r.setTailLocked(e, newest.pos, by)
+	if newest.pos > r.lastPos {
+		r.setTailLocked(e, newest.pos, info)
 		r.last = e
-		r.head = newest.pos
+		r.lastPos = newest.pos
 		r.loaded = true
 		r.countCachedLocked()
 		r.wakeReadersLocked()
@@ -437,7 +446,8 @@ func (r *run) loadNewest(ctx context.Context, newest message) error {
 	return nil
 }
 
-// catchUp reads all of the run's messages after position from and adds them to the tail. from is the head of the cache.
+// catchUp reads all of the run's messages after position from and adds them to the tail. from is the lastPos of the
+// cache.
 func (r *run) catchUp(ctx context.Context, from uint64) error {
 	for {
 		found, more, err := r.log.readBatch(ctx, runsName, directGet{Next: runSubject(r.id, eventToken), From: from + 1})
@@ -445,16 +455,16 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 			return err
 		}
 		for _, msg := range found {
-			events, by, err := r.log.readEvents(ctx, msg)
+			events, info, err := r.log.readEvents(ctx, msg)
 			if err != nil {
 				return err
 			}
 			r.mu.Lock()
-			if by.isControl() {
-				r.advanceHeadLocked(msg.pos)
+			if info.isControl() {
+				r.advanceLastPosLocked(msg.pos)
 			} else {
-				// A live message may have moved head past from. This message is then ignored, or follows head.
-				r.appendTailLocked(events, msg.pos, max(r.head, from))
+				// A live message may have moved lastPos past from. This message is then ignored, or follows lastPos.
+				r.appendTailLocked(events, msg.pos, max(r.lastPos, from))
 			}
 			r.mu.Unlock()
 			from = msg.pos

@@ -20,6 +20,12 @@ const (
 	// setupAttemptTimeout bounds one request to create a stream or a consumer. A cluster without a leader does not
 	// answer.
 	setupAttemptTimeout = 3 * time.Second
+	// clusterReplicas is how many replicas a new stream gets in a cluster with at least as many servers. With three,
+	// the stream works without one of them.
+	clusterReplicas = 3
+	// maxConsumers limits the consumers of a stream. Only the stream of runs has any: at most one for each process,
+	// while the log is nearly full (package share). Reads create no consumers.
+	maxConsumers = 16
 )
 
 // openStreams opens the streams and the consumer of jobs, and creates those that are missing. It sets the fields of
@@ -35,8 +41,8 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 	// Use half of the server's limit, because headers and the encoding of a batch count too.
 	l.maxPart = int(min(l.write.MaxPayload(), embedded.MaxPayload)) / 2
 	replicas := 1 // of new streams
-	if len(l.write.Servers()) >= 3 {
-		replicas = 3
+	if len(l.write.Servers()) >= clusterReplicas {
+		replicas = clusterReplicas
 	}
 	if l.runsStream, err = l.openStream(ctx, l.runsConfig(replicas)); err != nil {
 		return err
@@ -62,8 +68,14 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 // costs half as much as storing it.
 func (l *Log) runsConfig(replicas int) js.StreamConfig {
 	config := js.StreamConfig{
-		Name: runsName, Subjects: []string{runPrefix + ">"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: maxRunsBytes(l.maxBytes), Discard: js.DiscardOld, AllowDirect: true, MaxConsumers: 16,
+		Name:         runsName,
+		Subjects:     []string{runPrefix + ">"},
+		Storage:      js.FileStorage,
+		Replicas:     replicas,
+		MaxBytes:     maxRunsBytes(l.maxBytes),
+		Discard:      js.DiscardOld,
+		AllowDirect:  true,
+		MaxConsumers: maxConsumers,
 	}
 	if !l.alone {
 		config.RePublish = &js.RePublish{Source: runPrefix + ">", Destination: livePrefix + ">"}
@@ -84,12 +96,12 @@ func (l *Log) indexConfig(replicas int) js.StreamConfig {
 		MaxMsgsPerSubject: 1,
 		AllowDirect:       true,
 		AllowMsgTTL:       true,
-		MaxConsumers:      16,
+		MaxConsumers:      maxConsumers,
 	}
 }
 
 // jobsConfig returns the configuration of the stream with jobs and wake messages. A subject holds at most one message:
-// the stream refuses a second one until the first was acknowledged.
+// the stream refuses a second one until the first was acknowledged. The stream gets half as much space as the index.
 func (l *Log) jobsConfig(replicas int) js.StreamConfig {
 	return js.StreamConfig{
 		Name:                 jobsName,
@@ -105,7 +117,8 @@ func (l *Log) jobsConfig(replicas int) js.StreamConfig {
 }
 
 // valuesConfig returns the configuration of the stream for package values. Each subject holds one message, the current
-// value of a key. A full stream refuses new values instead of dropping old ones.
+// value of a key. A full stream refuses new values instead of dropping old ones. It gets half as much space as the
+// index.
 func (l *Log) valuesConfig(replicas int) js.StreamConfig {
 	return js.StreamConfig{
 		Name:              valuesName,
@@ -117,7 +130,7 @@ func (l *Log) valuesConfig(replicas int) js.StreamConfig {
 		MaxMsgsPerSubject: 1,
 		AllowDirect:       true,
 		AllowMsgTTL:       true,
-		MaxConsumers:      16,
+		MaxConsumers:      maxConsumers,
 	}
 }
 
@@ -190,7 +203,7 @@ func (l *Log) threadsServer() threads.Server {
 		Delete: func(ctx context.Context, stream string, pos uint64) error {
 			return deleteMessage(ctx, streams[stream], pos)
 		},
-		Usage: func(ctx context.Context, stream string) (used, limit int64, err error) {
+		Usage: func(ctx context.Context, stream string) (size, limit int64, err error) {
 			ctx, cancel := context.WithTimeout(ctx, readTimeout)
 			defer cancel()
 			info, err := l.streamInfo(ctx, streams[stream])
@@ -269,20 +282,7 @@ func (l *Log) restoreConsumer(ctx context.Context) {
 // sets l.clustered if the stream has replicas, and it sets the clock.
 func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.Stream, err error) {
 	err = l.retrySetup(ctx, func(ctx context.Context) (err error) {
-		if stream, err = l.findOrCreateStream(ctx, cfg); err != nil {
-			return err
-		}
-		existing := stream.CachedInfo().Config
-		l.clustered = l.clustered || existing.Replicas > 1
-		// A smaller limit must not make the stream drop messages, so never set the limit below what is stored.
-		// Retention deletes runs and threads until they fit, and the next call of Open sets the smaller limit.
-		maxBytes := max(cfg.MaxBytes, min(existing.MaxBytes, int64(stream.CachedInfo().State.Bytes)))
-		if existing.MaxBytes == maxBytes && (existing.RePublish == nil) == (cfg.RePublish == nil) {
-			return nil
-		}
-		existing.MaxBytes = maxBytes
-		existing.RePublish = cfg.RePublish
-		stream, err = l.js.UpdateStream(ctx, existing)
+		stream, err = l.tryOpenStream(ctx, cfg)
 		return err
 	})
 	if err != nil {
@@ -290,6 +290,26 @@ func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.St
 	}
 	l.clock.set(stream.CachedInfo().TimeStamp)
 	return stream, nil
+}
+
+// tryOpenStream makes one attempt to open or create a stream and to update it (openStream). It sets l.clustered.
+func (l *Log) tryOpenStream(ctx context.Context, cfg js.StreamConfig) (js.Stream, error) {
+	stream, err := l.findOrCreateStream(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	existing := stream.CachedInfo().Config
+	l.clustered = l.clustered || existing.Replicas > 1
+	// A smaller limit must not make the stream drop messages, so never set the limit below what is stored. Retention
+	// deletes runs and threads until they fit, and the next call of Open sets the smaller limit.
+	maxBytes := max(cfg.MaxBytes, min(existing.MaxBytes, int64(stream.CachedInfo().State.Bytes)))
+	republishesAsWanted := (existing.RePublish == nil) == (cfg.RePublish == nil)
+	if existing.MaxBytes == maxBytes && republishesAsWanted {
+		return stream, nil
+	}
+	existing.MaxBytes = maxBytes
+	existing.RePublish = cfg.RePublish
+	return l.js.UpdateStream(ctx, existing)
 }
 
 // findOrCreateStream returns the stream with the name in cfg. If the server has no such stream, it creates it with cfg.
@@ -308,12 +328,9 @@ func (l *Log) findOrCreateStream(ctx context.Context, cfg js.StreamConfig) (js.S
 // isSetupRefusal reports whether the server refused a request and would refuse it again. A cluster that is starting
 // answers 503, or that it lacks peers, until it is complete. A server without JetStream answers 503 permanently.
 func isSetupRefusal(err error) bool {
-	var api *js.APIError
-	if !errors.As(err, &api) {
-		return false
-	}
-	isStarting := api.Code == 503 || api.ErrorCode == noPeersCode
-	return !isStarting || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled
+	api, ok := errors.AsType[*js.APIError](err)
+	isStarting := ok && (api.Code == 503 || api.ErrorCode == noPeersCode)
+	return ok && (!isStarting || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled)
 }
 
 // errNoJetStream replaces the client library's error, which only says that no responders were available.

@@ -105,5 +105,5 @@ func lastToken(subject string) string { return subject[strings.LastIndexByte(sub
 // maxRunsBytes returns the limit of the stream of runs, which is three quarters of maxBytes. Threads get the rest.
 func maxRunsBytes(maxBytes int64) int64 { return maxBytes / 4 * 3 }
 
-// maxIndexBytes returns the limit of the index stream. The streams of jobs and of values each get half of it.
+// maxIndexBytes returns the limit of the index stream. The streams of jobs and of values each get half as much.
 func maxIndexBytes(maxBytes int64) int64 { return max(maxBytes/8, 1<<20) }

@@ -1,6 +1,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -37,7 +38,7 @@ type writer struct {
 	queue   *batch.Queue  // events and notes that are not stored yet
 
 	// These fields are used only by the queue's goroutine, and by relinquish once the queue is empty.
-	head        uint64      // position of the run's last message
+	lastPos     uint64      // position of the run's last message
 	lastStored  event.Event // the last stored event
 	maybeStored bool        // the next message was sent before but not acknowledged, so the stream may have it
 
@@ -54,10 +55,10 @@ type writer struct {
 	timer      *time.Timer  // adds pending to the queue; nil if it is not running
 }
 
-// newWriter returns a writer that continues after last, the run's newest event. head is the position of the run's
+// newWriter returns a writer that continues after last, the run's newest event. lastPos is the position of the run's
 // newest message, or 0 if it has none.
-func newWriter(r *run, head uint64, last event.Event, attempt int) *writer {
-	w := &writer{run: r, attempt: attempt, lost: make(chan struct{}), head: head, lastStored: last, lastAdded: last}
+func newWriter(r *run, lastPos uint64, last event.Event, attempt int) *writer {
+	w := &writer{run: r, attempt: attempt, lost: make(chan struct{}), lastPos: lastPos, lastStored: last, lastAdded: last}
 	limit := 0 // store each item in a separate message
 	if r.log.batches {
 		limit = r.log.maxPart
@@ -91,15 +92,15 @@ func (l *Log) writerFor(ctx context.Context, id string) (*writer, error) {
 	return nil, event.ErrFenced
 }
 
-// Append implements event.Log. It waits until the event is stored, unless the event is a delta that becomes pending
-// (see add).
+// Append implements event.Log. It waits until the event is stored, unless the event is a delta that was joined with
+// pending ones (see add).
 func (l *Log) Append(ctx context.Context, id string, body event.Body) (int64, error) {
 	w, err := l.writerFor(ctx, id)
 	if err != nil {
 		return 0, err
 	}
-	seq, delayed, err := w.add(ctx, body)
-	if err == nil && !delayed {
+	seq, isJoined, err := w.add(ctx, body)
+	if err == nil && !isJoined {
 		err = w.queue.Flush(ctx)
 	}
 	if err != nil {
@@ -149,10 +150,10 @@ func (w *writer) checkWritableLocked() error {
 }
 
 // add adds body to the queue, after the pending deltas, and returns the number of its event. It blocks only if the
-// queue is too long or could not be stored (Queue.Settle). A delta may become pending instead of being added. delayed
-// is then true, and seq is the number that the joined event of all pending deltas will have.
-func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed bool, err error) {
-	if err := w.queue.Settle(ctx); err != nil {
+// queue is too long or could not be stored (Queue.AwaitReady). If body is a delta that was joined with the pending
+// ones, isJoined is true, and seq is the number of the event with all of them, which may not be in the queue yet.
+func (w *writer) add(ctx context.Context, body event.Body) (seq int64, isJoined bool, err error) {
+	if err := w.queue.AwaitReady(ctx); err != nil {
 		return 0, false, err
 	}
 	w.mu.Lock()
@@ -160,8 +161,9 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed b
 	if err := w.checkWritableLocked(); err != nil {
 		return 0, false, err
 	}
-	if w.pending.Add(body, maxPendingDelta) { // body is a delta that was joined with the pending ones
-		if wait := deltaInterval - time.Since(w.lastDelta); wait > 0 {
+	if w.pending.Add(body, maxPendingDelta) {
+		wait := deltaInterval - time.Since(w.lastDelta)
+		if wait > 0 {
 			w.scheduleDeltaLocked(wait)
 			return w.lastAdded.Seq + 1, true, nil
 		}
@@ -171,7 +173,7 @@ func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed b
 	if err := w.addPendingLocked(); err != nil {
 		return 0, false, err
 	}
-	if event.DeltaSize(body) > 0 { // a delta that could not be joined with the pending ones
+	if event.IsDelta(body) { // it could not be joined with the pending deltas
 		w.lastDelta = time.Now()
 	}
 	err = w.addEventLocked(body, w.delay())
@@ -255,30 +257,28 @@ func (w *writer) flushAll(ctx context.Context) error {
 func (w *writer) store(items []batch.Item) error {
 	r := w.run
 	events := eventsOf(items)
-	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.lastStored.Seq, kind: kindNote}
-	if n := len(events); n > 0 {
-		by.seq = events[n-1].Seq
-		by.kind = ""
+	newest, kind := w.lastStored, kindNote
+	if len(events) > 0 {
+		newest, kind = events[len(events)-1], ""
 	}
-	msg, payload := w.encodeMessage(items, events, by)
-	pos, err := w.publish(r.log.ctx, msg, by, payload)
+	info := messageInfo{instance: r.log.instanceID, attempt: w.attempt, seq: newest.Seq, kind: kind}
+	msg, payload := w.encodeMessage(items, events, info)
+	pos, err := w.publish(r.log.ctx, msg, info, payload)
 	if err == nil {
 		err = w.awaitAhead(r.log.ctx)
 	}
 	if err != nil {
 		return err
 	}
-	previousHead := w.head
-	w.head = pos
-	if len(events) > 0 {
-		w.lastStored = events[len(events)-1]
-	}
+	previousPos := w.lastPos
+	w.lastPos = pos
+	w.lastStored = newest
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(events) > 0 {
-		r.appendTailLocked(events, pos, previousHead)
+		r.appendTailLocked(events, pos, previousPos)
 	} else {
-		r.advanceHeadLocked(pos)
+		r.advanceLastPosLocked(pos)
 	}
 	return nil
 }
@@ -296,7 +296,7 @@ func eventsOf(items []batch.Item) (events []event.Event) {
 // encodeMessage returns the message for a batch, still without its payload and writerHeader, and the payload. items is
 // the batch, and events are the events in it. If the batch has only notes, the message repeats the previous event,
 // because readers expect a run's newest event in its newest message.
-func (w *writer) encodeMessage(items []batch.Item, events []event.Event, by writerID) (msg *nats.Msg, payload []byte) {
+func (w *writer) encodeMessage(items []batch.Item, events []event.Event, info messageInfo) (msg *nats.Msg, payload []byte) {
 	msg = nats.NewMsg(runSubject(w.run.id, eventToken))
 	switch {
 	case len(items) == 1 && len(events) == 1:
@@ -307,7 +307,7 @@ func (w *writer) encodeMessage(items []batch.Item, events []event.Event, by writ
 	case len(events) > 0:
 		msg.Header.Set(batchHeader, strconv.Itoa(len(events)))
 		payload = batch.Encode(items)
-	case by.seq == 0: // notes before the first event
+	case info.seq == 0: // notes before the first event
 		msg.Header.Set(batchHeader, "0")
 		payload = batch.Encode(items)
 	default: // notes after w.lastStored
@@ -323,36 +323,37 @@ func (w *writer) appendControl(ctx context.Context, kind string, header nats.Hea
 	r := w.run
 	m := nats.NewMsg(runSubject(r.id, eventToken))
 	maps.Copy(m.Header, header)
-	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.lastStored.Seq, kind: kind}
-	pos, err := w.publish(ctx, m, by, w.lastStored.JSON)
+	info := messageInfo{instance: r.log.instanceID, attempt: w.attempt, seq: w.lastStored.Seq, kind: kind}
+	pos, err := w.publish(ctx, m, info, w.lastStored.JSON)
 	if err != nil {
 		return err
 	}
-	w.head = pos
+	w.lastPos = pos
 	r.mu.Lock()
-	r.advanceHeadLocked(pos)
+	r.advanceLastPosLocked(pos)
 	r.mu.Unlock()
 	return nil
 }
 
-// publish appends msg, with payload and the header for by, after the run's message at w.head. It returns the position
-// of msg. If another writer's message is last, or the run was deleted, this writer loses the right to append. After any
-// other error the stream may have msg, so the next call of publish must be for the same message.
-func (w *writer) publish(ctx context.Context, msg *nats.Msg, by writerID, payload []byte) (uint64, error) {
+// publish appends msg, with payload and the header for info, after the run's message at w.lastPos. It returns the
+// position of msg. If another writer's message is last, or the run was deleted, this writer loses the right to append.
+// After any other error the stream may have msg, so the next call of publish must be for the same message.
+func (w *writer) publish(ctx context.Context, msg *nats.Msg, info messageInfo, payload []byte) (uint64, error) {
 	r := w.run
-	msg.Header.Set(writerHeader, by.String())
+	msg.Header.Set(writerHeader, info.String())
 	if err := r.log.setPayload(ctx, r.id, msg, payload); err != nil {
 		return 0, err
 	}
-	a := conditionalAppend{stream: runsName, msg: msg, last: w.head, maybeStored: w.maybeStored}
-	pos, err := r.log.publishConditional(ctx, a, appendTimeout)
+	request := conditionalAppend{stream: runsName, msg: msg, last: w.lastPos, maybeStored: w.maybeStored}
+	pos, err := r.log.publishConditional(ctx, request, appendTimeout)
 	w.maybeStored = err != nil
-	if errors.Is(err, event.ErrFenced) || errors.Is(err, event.ErrGone) {
+	wasDeleted := errors.Is(err, event.ErrGone)
+	if wasDeleted || errors.Is(err, event.ErrFenced) {
 		w.mu.Lock()
 		w.revokeLocked(err)
 		w.mu.Unlock()
 	}
-	if errors.Is(err, event.ErrGone) { // another process deleted the run, and this process may have saved a result after that
+	if wasDeleted { // by another process, and this one may have saved a result after that
 		r.log.purgeIfGone(r.id)
 	}
 	return pos, err
@@ -399,10 +400,8 @@ func (w *writer) relinquish(ctx context.Context, kind string, header nats.Header
 	}
 	w.relinquished = true
 	w.mu.Unlock()
-	// Flush even after an error, so that the events in the queue are stored.
-	if flushErr := w.queue.Flush(ctx); err == nil {
-		err = flushErr
-	}
+	flushErr := w.queue.Flush(ctx) // even after an error, so that the events in the queue are stored
+	err = cmp.Or(err, flushErr)
 	if err == nil {
 		err = w.appendControl(ctx, kind, header)
 	}
@@ -426,9 +425,9 @@ func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
 }
 
 // addNote adds a note to the queue, after the pending deltas, without waiting until the note is stored. It blocks only
-// if the queue is too long or could not be stored (Queue.Settle).
+// if the queue is too long or could not be stored (Queue.AwaitReady).
 func (w *writer) addNote(ctx context.Context, note []byte) error {
-	if err := w.queue.Settle(ctx); err != nil {
+	if err := w.queue.AwaitReady(ctx); err != nil {
 		return err
 	}
 	w.mu.Lock()
@@ -444,17 +443,17 @@ func (w *writer) addNote(ctx context.Context, note []byte) error {
 }
 
 // sendAhead sends msg, which must be stored before readers get the run's first event, without waiting until it is
-// stored. awaitAhead waits for it later, by calling await. If the run already has an event, sendAhead sends nothing and
-// returns false. If msg could not be sent, it returns true and an error.
-func (w *writer) sendAhead(stream string, msg *nats.Msg, await func(context.Context, sentMessage) error) (sent bool, err error) {
+// stored. awaitAhead waits for it later, by calling await. isEarly is false, and nothing is sent, if the run already
+// has an event. If msg could not be sent, isEarly is true, and sendAhead returns an error.
+func (w *writer) sendAhead(stream string, msg *nats.Msg, await func(context.Context, sentMessage) error) (isEarly bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.lastAdded.Seq > 0 {
 		return false, nil
 	}
-	s, err := w.run.log.send(stream, msg)
+	message, err := w.run.log.send(stream, msg)
 	if err == nil {
-		w.aheadWaits = append(w.aheadWaits, func(ctx context.Context) error { return await(ctx, s) })
+		w.aheadWaits = append(w.aheadWaits, func(ctx context.Context) error { return await(ctx, message) })
 	}
 	return true, err
 }

@@ -100,32 +100,33 @@ func (s *events) first() int64 {
 	return s.blocks[0].first
 }
 
-// linesAfter returns the JSON of the events after seq. It returns at most n events and at most maxSize bytes, except
-// that the first event may be larger. The events after seq must still be kept.
-func (s *events) linesAfter(seq int64, n, maxSize int) (lines [][]byte) {
-	following := sort.Search(len(s.blocks), func(i int) bool { return s.blocks[i].first > seq+1 })
-	for i := following - 1; i < len(s.blocks); i++ { // start at the block that has event seq+1
+// linesAfter returns the JSON of the events after seq: at most maxLines events and at most maxBytes bytes, except that
+// the first event may be larger. The events after seq must still be kept.
+func (s *events) linesAfter(seq int64, maxLines, maxBytes int) (lines [][]byte) {
+	next, size := seq+1, 0
+	later := sort.Search(len(s.blocks), func(i int) bool { return s.blocks[i].first > next })
+	for i := later - 1; i < len(s.blocks); i++ { // start at the block that has event next
 		b := &s.blocks[i]
-		for k := int(seq + 1 - b.first); k < len(b.ends); k++ {
-			line := b.line(k)
-			maxSize -= len(line)
-			isTooLarge := maxSize < 0 && len(lines) > 0
-			if len(lines) == n || isTooLarge {
+		for next < b.first+int64(len(b.ends)) {
+			line := b.line(int(next - b.first))
+			size += len(line)
+			isTooLarge := size > maxBytes && len(lines) > 0
+			if len(lines) == maxLines || isTooLarge {
 				return lines
 			}
 			lines = append(lines, line)
-			seq++
+			next++
 		}
 	}
 	return lines
 }
 
-// dropOldest drops the oldest blocks until it has freed excess bytes or only the newest block is left.
-func (s *events) dropOldest(excess int64) {
-	n := 0
-	for ; excess > 0 && n < len(s.blocks)-1; n++ {
-		excess -= s.blocks[n].size()
-		s.bytes -= s.blocks[n].size()
+// dropOldest drops the oldest blocks until it has freed wanted bytes or only the newest block is left.
+func (s *events) dropOldest(wanted int64) {
+	dropped, freed := 0, int64(0)
+	for ; freed < wanted && dropped < len(s.blocks)-1; dropped++ {
+		freed += s.blocks[dropped].size()
 	}
-	s.blocks = slices.Delete(s.blocks, 0, n)
+	s.bytes -= freed
+	s.blocks = slices.Delete(s.blocks, 0, dropped)
 }

@@ -24,21 +24,11 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 		}
 	}
 
-	var found []*run
-	for _, value := range l.runs.Range {
-		r := value.(*run)
-		inThread := filter.ThreadID == "" || filter.ThreadID == r.record.ThreadID
-		if inThread && r.number < before && r.record.Owner == filter.Owner {
-			found = append(found, r)
-		}
-	}
-
-	slices.SortFunc(found, func(a, b *run) int { return cmp.Compare(b.number, a.number) })
 	var page event.RunPage
-	var last int64
-	for _, r := range found {
+	last := int64(0) // the number of the page's last run
+	for _, r := range l.findRuns(filter, before) {
 		hasStatus := filter.Status == "" || r.currentStatus() == filter.Status
-		if filter.HidesChild(r.record.ParentID) || !hasStatus {
+		if !hasStatus {
 			continue
 		}
 		snapshot, kept, err := r.snapshot(l.retention)
@@ -52,9 +42,25 @@ func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error
 			page.Next = strconv.FormatInt(last, cursorBase) // r is on the next page
 			break
 		}
-		page.Runs, last = append(page.Runs, snapshot), r.number
+		page.Runs = append(page.Runs, snapshot)
+		last = r.number
 	}
 	return page, nil
+}
+
+// findRuns returns the runs that match filter, except for their status, and whose number is less than before. The most
+// recently created run is first.
+func (l *Log) findRuns(filter event.Filter, before int64) (found []*run) {
+	for _, value := range l.runs.Range {
+		r := value.(*run)
+		inThread := filter.ThreadID == "" || filter.ThreadID == r.record.ThreadID
+		isOwn := r.record.Owner == filter.Owner
+		if inThread && isOwn && r.number < before && !filter.HidesChild(r.record.ParentID) {
+			found = append(found, r)
+		}
+	}
+	slices.SortFunc(found, func(a, b *run) int { return cmp.Compare(b.number, a.number) })
+	return found
 }
 
 // RunByKey implements event.Directory. It does not wait for the first event: it also returns a run that has no events

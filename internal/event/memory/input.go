@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"slices"
 
 	"answerd/internal/event"
 )
@@ -14,42 +15,21 @@ func (l *Log) AddInput(_ context.Context, id, inputID string, data []byte) error
 	if len(data) > event.MaxResult {
 		return event.ErrTooLarge
 	}
-	r, err := l.findRun(id)
-	if err != nil {
-		return err
-	}
-	job, grown, err := l.addInput(r, inputID, data)
-	if err != nil {
-		return err
-	}
-	l.addBytes(r, grown, false)
-	if job != nil {
-		job.wakeIfParked()
-	}
-	return nil
-}
-
-// addInput adds an input to a run that has not ended. It returns event.ErrDuplicateInput if the run already has an
-// input with that id. Otherwise it returns the run's job, or nil if the run has none, and how many bytes the run grew.
-// The caller must wake the job if it is parked.
-func (l *Log) addInput(r *run, inputID string, data []byte) (*job, int64, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case r.expiredLocked(l.retention):
-		return nil, 0, event.ErrGone
-	case !r.ended.IsZero():
-		return nil, 0, event.ErrEnded
-	}
-	for _, earlier := range r.inbox.inputs {
-		if earlier.ID == inputID {
-			return nil, 0, event.ErrDuplicateInput
+	var waiting *job
+	err := l.changeRun(id, func(r *run) error {
+		if slices.ContainsFunc(r.inbox.inputs, func(i event.Input) bool { return i.ID == inputID }) {
+			return event.ErrDuplicateInput
 		}
+		r.inbox.inputs = append(r.inbox.inputs, event.Input{ID: inputID, Pos: int64(len(r.inbox.inputs)) + 1, Data: data})
+		r.otherBytes += int64(cap(data)) + entryOverhead
+		wakeWaiters(&r.inbox.more)
+		waiting = r.job
+		return nil
+	})
+	if waiting != nil {
+		waiting.wakeIfParked()
 	}
-	r.inbox.inputs = append(r.inbox.inputs, event.Input{ID: inputID, Pos: int64(len(r.inbox.inputs)) + 1, Data: data})
-	r.otherBytes += int64(cap(data)) + entryOverhead
-	wakeWaiters(&r.inbox.more)
-	return r.job, r.countLocked(), nil
+	return err
 }
 
 // Inputs implements event.Inbox. If the run has no inputs after that position, the page's More is closed when one is
@@ -61,14 +41,14 @@ func (l *Log) Inputs(_ context.Context, id string, after int64) (event.InputPage
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := int64(len(r.inbox.inputs))
+	count := int64(len(r.inbox.inputs))
 	switch {
 	case r.expiredLocked(l.retention):
 		return event.InputPage{}, event.ErrGone
 	case after < 0:
 		return event.InputPage{}, event.ErrInvalidPosition
-	case after < n:
-		return event.InputPage{Inputs: r.inbox.inputs[after:n:n]}, nil // capped, so that a reader's append copies the inputs
+	case after < count:
+		return event.InputPage{Inputs: r.inbox.inputs[after:count:count]}, nil // capped, so that a reader's append copies the inputs
 	}
 	return event.InputPage{More: waitChannel(&r.inbox.more)}, nil
 }

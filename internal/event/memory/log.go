@@ -116,7 +116,10 @@ func New(opts Options) *Log {
 	}
 	l := &Log{
 		instanceID: strings.ToLower(rand.Text()[:instanceIDLength]),
-		retention:  opts.Retention, maxBytes: opts.MaxBytes, keys: make(map[ownedKey]*run), usage: make(map[event.Owner]*ownerUsage),
+		retention:  opts.Retention,
+		maxBytes:   opts.MaxBytes,
+		keys:       make(map[ownedKey]*run),
+		usage:      make(map[event.Owner]*ownerUsage),
 		tombstones: newTombstones(opts.MaxBytes),
 	}
 	l.Store = threads.New(threads.Options{Retention: opts.Retention, MaxBytes: opts.MaxBytes / threadsShare, Total: &l.bytes})
@@ -152,24 +155,37 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 		return event.ErrExists
 	}
 	record.Last = event.Event{}
-	added := &run{number: l.created + 1, began: now, record: record, status: event.StatusRunning, otherBytes: recordSize(record)}
-	if key := (ownedKey{record.Owner, record.Key}); record.Key != "" {
+	added := &run{
+		number:     l.created + 1,
+		began:      now,
+		record:     record,
+		status:     event.StatusRunning,
+		otherBytes: recordSize(record),
+	}
+	if record.Key != "" {
+		key := ownedKey{record.Owner, record.Key}
 		if other := l.keys[key]; other != nil {
 			return &event.KeyError{Run: other.record.ID, Same: other.record.Fingerprint == record.Fingerprint}
 		}
 		l.keys[key] = added
 	}
 	l.created++
-	added.usage = l.usage[record.Owner]
-	if added.usage == nil {
-		added.usage = &ownerUsage{owner: record.Owner, total: &l.bytes}
-		l.usage[record.Owner] = added.usage
-	}
+	added.usage = l.usageLocked(record.Owner)
 	added.usage.runs++
 	added.record.Owner = added.usage.owner // the runs of an owner share the owner's strings
 	added.usage.count(added.countLocked()) // added.mu is not needed, because other goroutines cannot find the run yet
 	l.runs.Store(record.ID, added)
 	return nil
+}
+
+// usageLocked returns an owner's usage, and adds it if the owner has no runs yet. The caller holds l.mu.
+func (l *Log) usageLocked(owner event.Owner) *ownerUsage {
+	usage := l.usage[owner]
+	if usage == nil {
+		usage = &ownerUsage{owner: owner, total: &l.bytes}
+		l.usage[owner] = usage
+	}
+	return usage
 }
 
 // findRun returns the run with the given id, or event.ErrGone, event.ErrLost or event.ErrNotFound.
@@ -197,8 +213,23 @@ func (l *Log) Append(_ context.Context, id string, b event.Body) (int64, error) 
 	if err != nil {
 		return 0, err
 	}
-	l.addBytes(r, grown, e.Terminal())
+	if e.Terminal() {
+		l.addEnded(r, grown)
+	} else {
+		l.addBytes(r, grown)
+	}
 	return e.Seq, nil
+}
+
+// AppendAsync implements event.Log. It stores the event at once, like Append.
+func (l *Log) AppendAsync(ctx context.Context, id string, b event.Body) (int64, error) {
+	return l.Append(ctx, id, b)
+}
+
+// Flush implements event.Log. It only checks that the run exists, because all events are stored at once.
+func (l *Log) Flush(_ context.Context, id string) error {
+	_, err := l.findRun(id)
+	return err
 }
 
 // After implements event.Log. It decodes events that are no longer in the run's tail without holding a lock.
@@ -207,21 +238,11 @@ func (l *Log) After(_ context.Context, id string, seq int64) (event.Page, error)
 	if err != nil {
 		return event.Page{}, err
 	}
-	page, undecoded, err := l.readPage(r, seq)
+	page, undecoded, err := r.readPage(seq, l.retention)
 	if err != nil {
 		return event.Page{}, err
 	}
 	return r.decodePage(page, undecoded)
-}
-
-// readPage returns the result of pageLocked, or event.ErrGone if the run is no longer kept.
-func (l *Log) readPage(r *run, seq int64) (event.Page, [][]byte, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.expiredLocked(l.retention) {
-		return event.Page{}, nil, event.ErrGone
-	}
-	return r.pageLocked(seq)
 }
 
 // Settled implements event.Log. If the run has already settled, the returned channel is closed.
@@ -273,33 +294,29 @@ func (l *Log) SaveResult(_ context.Context, id, call string, result []byte) erro
 	if len(result) > event.MaxResult {
 		return event.ErrTooLarge
 	}
+	if result == nil {
+		result = []byte{} // nil marks a result that was dropped
+	}
+	return l.changeRun(id, func(r *run) error {
+		r.otherBytes += r.results.setResult(call, result)
+		return nil
+	})
+}
+
+// changeRun calls change, which may add data to the run, while it holds the run's mutex. It then counts the bytes that
+// the run has grown (addBytes). Instead of calling change, it returns event.ErrEnded if the run has ended, and
+// event.ErrGone if the run is no longer kept.
+func (l *Log) changeRun(id string, change func(*run) error) error {
 	r, err := l.findRun(id)
 	if err != nil {
 		return err
 	}
-	grown, err := l.saveResult(r, call, result)
+	grown, err := r.applyChange(l.retention, change)
 	if err != nil {
 		return err
 	}
-	l.addBytes(r, grown, false)
+	l.addBytes(r, grown)
 	return nil
-}
-
-// saveResult adds a result to a run, and returns how many bytes the run grew.
-func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err error) {
-	if result == nil {
-		result = []byte{} // nil marks a result that was dropped
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case r.expiredLocked(l.retention):
-		return 0, event.ErrGone
-	case !r.ended.IsZero():
-		return 0, event.ErrEnded
-	}
-	r.otherBytes += r.results.setResult(call, result)
-	return r.countLocked(), nil
 }
 
 // Result implements event.Log. It returns event.ErrGone for a result that was dropped to free memory.
@@ -330,34 +347,20 @@ func (l *Log) CreateJob(_ context.Context, id string, request []byte) (event.Job
 	if len(request) > event.MaxResult {
 		return nil, event.ErrTooLarge
 	}
-	r, err := l.findRun(id)
+	j := &job{queue: &l.queue, request: request, claimed: true, attempt: 1}
+	err := l.changeRun(id, func(r *run) error {
+		if r.job != nil {
+			return event.ErrFenced
+		}
+		j.run = r
+		r.job = j
+		r.otherBytes += j.size()
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	j := &job{queue: &l.queue, run: r, request: request, claimed: true, attempt: 1}
-	grown, err := l.addJob(r, j)
-	if err != nil {
-		return nil, err
-	}
-	l.addBytes(r, grown, false)
 	return j, nil
-}
-
-// addJob sets a run's job, and returns how many bytes the run grew.
-func (l *Log) addJob(r *run, j *job) (grown int64, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case r.expiredLocked(l.retention):
-		return 0, event.ErrGone
-	case !r.ended.IsZero():
-		return 0, event.ErrEnded
-	case r.job != nil:
-		return 0, event.ErrFenced
-	}
-	r.job = j
-	r.otherBytes += j.size()
-	return r.countLocked(), nil
 }
 
 // Claim implements event.Jobs. It waits until the queue has a job whose run has not ended, or until ctx ends.

@@ -19,7 +19,7 @@ func (l *Log) AddNote(_ context.Context, id string, note []byte) error {
 	if err != nil {
 		return err
 	}
-	l.addBytes(r, grown, false)
+	l.addBytes(r, grown)
 	return nil
 }
 

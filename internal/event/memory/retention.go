@@ -24,31 +24,42 @@ const bytesPerTombstone = 2048
 // maxOwnersCompared is how many owners are compared to find one above their share.
 const maxOwnersCompared = 64
 
-// addBytes counts size more bytes for a run, and drops other runs that have ended while the log exceeds its limit. If
-// no other run has ended, r loses its tail, its results and its oldest events instead. ended is true if r's terminal
-// event was added. The caller must not hold any lock. Most calls do not lock l.mu, because the appends to all other
-// runs would have to wait for it.
-func (l *Log) addBytes(r *run, size int64, ended bool) {
-	if r.usage.count(size) <= l.maxBytes && !ended {
+// addBytes counts grown more bytes for a run, and makes space if the log exceeds its limit (makeSpaceLocked). The
+// caller must not hold any lock. Most calls do not lock l.mu, because the appends to all other runs would have to wait
+// for it.
+func (l *Log) addBytes(r *run, grown int64) {
+	if r.usage.count(grown) <= l.maxBytes {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ended {
-		l.ended = append(l.ended, r)
-		r.usage.ended = append(r.usage.ended, r)
-		l.addRecentLocked(r)
-		l.scheduleExpiryLocked()
-	}
+	l.makeSpaceLocked(r)
+}
+
+// addEnded is addBytes for a run to which the terminal event was added. It also adds the run to those that have ended.
+func (l *Log) addEnded(r *run, grown int64) {
+	r.usage.count(grown)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = append(l.ended, r)
+	r.usage.ended = append(r.usage.ended, r)
+	l.addRecentLocked(r)
+	l.scheduleExpiryLocked()
+	l.makeSpaceLocked(r)
+}
+
+// makeSpaceLocked drops other runs than r that have ended while the log exceeds its limit. If no other run has ended, r
+// loses its tail, its results and its oldest events instead. The caller holds l.mu, but not r.mu.
+func (l *Log) makeSpaceLocked(r *run) {
 	for l.bytes.Load() > l.maxBytes && l.hasOtherEndedLocked(r) {
 		l.dropLocked(l.nextToDropLocked(r))
 	}
 	// The log may exceed its limit again at this point, because runs append without l.mu. r loses events only if no
 	// other run has ended. Otherwise the next append drops such a run.
 	if excess := l.bytes.Load() - l.maxBytes; excess > 0 && !l.hasOtherEndedLocked(r) {
-		// Drop more than needed, so that not every append drops something.
 		l.dropTailLocked(r)
-		r.usage.count(r.trimContent(excess + l.maxBytes/16))
+		more := l.maxBytes / 16 // so that not every append drops something
+		r.usage.count(r.trimContent(excess + more))
 	}
 }
 
@@ -58,7 +69,8 @@ func (l *Log) addRecentLocked(r *run) {
 	r.mu.Lock()
 	l.recentBytes += r.tail.bytes // the tail does not grow any more, because the run has ended
 	r.mu.Unlock()
-	l.recent, r.recent = append(l.recent, r), true
+	l.recent = append(l.recent, r)
+	r.recent = true
 	for len(l.recent) > 1 && l.recentBytes > l.maxBytes/tailsShare {
 		l.dropTailLocked(l.recent[0])
 	}
@@ -70,7 +82,8 @@ func (l *Log) dropTailLocked(r *run) {
 	if !r.recent {
 		return
 	}
-	l.recent, r.recent = removeRun(l.recent, r), false
+	l.recent = removeRun(l.recent, r)
+	r.recent = false
 	r.mu.Lock()
 	l.recentBytes -= r.tail.bytes
 	r.tail = tail{}
@@ -97,10 +110,11 @@ func (l *Log) nextToDropLocked(r *run) *run {
 	if u := r.usage; u.bytes.Load() > share && u.canDropLocked(r, endedBefore) {
 		return u.ended[0]
 	}
-	chosen, most, compared := l.ended[0], share, 0
+	chosen := l.ended[0]
+	largest, compared := share, 0
 	for _, u := range l.usage {
-		if n := u.bytes.Load(); n > most && u.canDropLocked(r, endedBefore) {
-			chosen, most = u.ended[0], n
+		if bytes := u.bytes.Load(); bytes > largest && u.canDropLocked(r, endedBefore) {
+			chosen, largest = u.ended[0], bytes
 		}
 		compared++
 		if compared == maxOwnersCompared {
@@ -121,7 +135,8 @@ func (l *Log) DropEndedRuns() {
 		return
 	}
 	l.lastDropped = now
-	for n := (len(l.ended) + 3) / 4; n > 0; n-- {
+	quarter := (len(l.ended) + 3) / 4 // rounded up
+	for range quarter {
 		l.dropLocked(l.ended[0])
 	}
 }
@@ -177,7 +192,8 @@ func (l *Log) Close() {
 // dropLocked removes a run and adds its tombstone. It wakes readers and waiters that already hold the run, and they get
 // event.ErrGone when they call the log again. The caller holds l.mu, but not r.mu.
 func (l *Log) dropLocked(r *run) {
-	l.ended, r.usage.ended = removeRun(l.ended, r), removeRun(r.usage.ended, r)
+	l.ended = removeRun(l.ended, r)
+	r.usage.ended = removeRun(r.usage.ended, r)
 	l.dropTailLocked(r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,7 +238,7 @@ func removeRun(runs []*run, r *run) []*run {
 }
 
 // ownerOfDropped returns the owner of a run that was dropped. The caller must not hold l.mu.
-func (l *Log) ownerOfDropped(id string) (event.Owner, bool) {
+func (l *Log) ownerOfDropped(id string) (_ event.Owner, wasDropped bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.tombstones.ownerOf(id)
@@ -258,7 +274,7 @@ func (t *tombstones) addOwner(id string, owner event.Owner) {
 
 // ownerOf returns the owner of a run that was dropped. It returns false if the run was not dropped, or if so many runs
 // were dropped since then that its tombstone was forgotten.
-func (t *tombstones) ownerOf(id string) (event.Owner, bool) {
+func (t *tombstones) ownerOf(id string) (_ event.Owner, found bool) {
 	handle, ok := t.newer[id]
 	if !ok {
 		handle, ok = t.older[id]

@@ -12,8 +12,8 @@ import (
 	"answerd/internal/event"
 )
 
-// A log at its bound drops runs that have ended. As long as there are any, an active run
-// keeps its first events, however many runs append at the same time.
+// A log at its bound drops runs that have ended. As long as there are any, an active run keeps its first events,
+// however many runs append at the same time.
 func TestRunKeepsItsFirstEventsWhileOthersHaveEnded(t *testing.T) {
 	log := New(Options{MaxBytes: 1 << 20})
 	appendRun := func(id string) error {
@@ -81,8 +81,8 @@ func TestRunsAreListedWhileRunsAreDropped(t *testing.T) {
 	writer.Wait()
 }
 
-// Delete comes between a run's terminal event and addBytes. When the retention has passed,
-// the run must not be dropped once more, with a key that belongs to another run by then.
+// Delete comes between a run's terminal event and addEnded. When the retention has passed, the run must not be dropped
+// once more, with a key that belongs to another run by then.
 func TestDeleteOfARunThatEndsKeepsTheKeyOfALaterRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := New(Options{Retention: time.Minute})
@@ -104,7 +104,7 @@ func TestDeleteOfARunThatEndsKeepsTheKeyOfALaterRun(t *testing.T) {
 		if err := log.Delete(t.Context(), "run_a"); err != nil {
 			t.Fatal(err)
 		}
-		log.addBytes(deleted, 0, true) // as an Append that Delete overtook
+		log.addEnded(deleted, 0) // as an Append that Delete overtook
 		create("run_b", "k")
 		<-time.After(time.Minute)
 		create("run_c", "") // drops what has expired

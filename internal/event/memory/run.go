@@ -45,22 +45,22 @@ type run struct {
 
 // recordSize estimates the size of a run without events, in bytes.
 func recordSize(r event.Run) int64 {
-	n := runOverhead + cap(r.Request) + len(r.ThreadID) + len(r.Agent) + len(r.Key)
+	size := runOverhead + cap(r.Request) + len(r.ThreadID) + len(r.Agent) + len(r.Key)
 	for name, value := range r.Metadata {
-		n += len(name) + len(value) + entryOverhead
+		size += len(name) + len(value) + entryOverhead
 	}
-	return int64(n)
+	return int64(size)
 }
 
-// lines has buffers for encoding events.
-var lines = sync.Pool{New: func() any { return new([]byte) }}
+// lineBuffers has buffers in which appendEvent encodes events.
+var lineBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // appendEvent adds an event with the next number, wakes the callers that wait for it, and returns how many bytes the
 // run grew. A terminal event ends the run. If the run accepts no events, appendEvent returns the error of
 // checkWritableLocked.
 func (r *run) appendEvent(body event.Body) (e event.Event, grown int64, err error) {
-	buffer := lines.Get().(*[]byte)
-	defer lines.Put(buffer)
+	buffer := lineBuffers.Get().(*[]byte)
+	defer lineBuffers.Put(buffer)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.checkWritableLocked(); err != nil {
@@ -99,9 +99,27 @@ func withLoss(n int64) int64 { return n + n/3 }
 // countLocked returns how many bytes the run has grown since the last call. The caller holds r.mu, and must pass the
 // result to ownerUsage.count.
 func (r *run) countLocked() (grown int64) {
-	now := withLoss(r.events.bytes + r.tail.bytes + r.otherBytes)
-	grown, r.counted = now-r.counted, now
+	size := withLoss(r.events.bytes + r.tail.bytes + r.otherBytes)
+	grown = size - r.counted
+	r.counted = size
 	return grown
+}
+
+// applyChange calls change, unless the run has ended or is no longer kept (Log.changeRun). It returns how many bytes
+// the run grew.
+func (r *run) applyChange(retention time.Duration, change func(*run) error) (grown int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.expiredLocked(retention):
+		return 0, event.ErrGone
+	case !r.ended.IsZero():
+		return 0, event.ErrEnded
+	}
+	if err := change(r); err != nil {
+		return 0, err
+	}
+	return r.countLocked(), nil
 }
 
 // checkWritableLocked returns the error for an append to the run, or nil if appends are allowed. The caller holds r.mu.
@@ -117,33 +135,35 @@ func (r *run) checkWritableLocked() error {
 	return nil
 }
 
-// pageLocked returns the next events after seq. If the tail does not have them, it returns at most maxPageEvents of
-// them as JSON in undecoded, and page.Events is empty. If the run has no later events and has not ended, page.More is
-// closed at the next append. The caller holds r.mu.
-func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err error) {
+// readPage returns the next events after seq. If the tail does not have them, it returns at most maxPageEvents of them
+// as JSON in undecoded, and page.Events is empty. If the run has no later events and has not ended, page.More is closed
+// at the next append. readPage returns event.ErrGone if the run or the event after seq is no longer kept.
+func (r *run) readPage(seq int64, retention time.Duration) (page event.Page, undecoded [][]byte, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	switch {
+	case r.expiredLocked(retention):
+		return page, nil, event.ErrGone
 	case seq < 0 || seq > r.events.newest:
 		return page, nil, event.ErrInvalidPosition
 	case seq+1 < r.events.first():
 		return page, nil, event.ErrGone
 	}
-	n := 0
 	if following, ok := r.tail.eventsAfter(seq); ok {
-		n = len(following)
 		page.Events = following
 	} else if seq < r.events.newest {
 		undecoded = r.events.linesAfter(seq, maxPageEvents, maxPageBytes)
-		n = len(undecoded)
 	}
-	page.HasNext = seq+int64(n) < r.events.newest
+	count := len(page.Events) + len(undecoded) // one of them is empty
+	page.HasNext = seq+int64(count) < r.events.newest
 	page.Ended = !r.ended.IsZero() && !page.HasNext
-	if !page.Ended && n == 0 {
+	if !page.Ended && count == 0 {
 		page.More = waitChannel(&r.more)
 	}
 	return page, undecoded, nil
 }
 
-// decodePage decodes undecoded, which pageLocked returned, into page.Events. It needs no lock, because the blocks of a
+// decodePage decodes undecoded, which readPage returned, into page.Events. It needs no lock, because the blocks of a
 // run do not change.
 func (r *run) decodePage(page event.Page, undecoded [][]byte) (event.Page, error) {
 	if len(undecoded) == 0 {
@@ -235,9 +255,10 @@ func (u *ownerUsage) count(n int64) int64 {
 	return u.total.Add(n)
 }
 
-// canDropLocked reports whether the owner's run that ended first is not r and ended before t. The caller holds Log.mu.
-func (u *ownerUsage) canDropLocked(r *run, t time.Time) bool {
-	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(t)
+// canDropLocked reports whether the owner's run that ended first is not r and ended before endedBefore. The caller
+// holds Log.mu.
+func (u *ownerUsage) canDropLocked(r *run, endedBefore time.Time) bool {
+	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(endedBefore)
 }
 
 // trimContent drops the run's oldest results, then its tail except for the last part, and then its oldest events, until

@@ -57,8 +57,8 @@ func (t *tail) dropOldest(size int64) {
 // seq.
 func (t *tail) eventsAfter(seq int64) (events []event.Event, ok bool) {
 	for _, part := range slices.Backward(t.parts) {
-		if n := seq + 1 - part[0].Seq; n >= 0 {
-			return part[n:len(part):len(part)], true // capped, so that a reader's append copies the events
+		if first := seq + 1 - part[0].Seq; first >= 0 { // the index of the event after seq
+			return part[first:len(part):len(part)], true // capped, so that a reader's append copies the events
 		}
 	}
 	return nil, false

@@ -13,14 +13,14 @@ const (
 	// MaxBytes is the largest size of a batch's data, unless a single item is larger.
 	MaxBytes = 64 << 10
 	maxItems = 256
-	// maxWaiting is how many bytes of items may wait. If more are waiting, Settle waits until they are stored.
+	// maxWaiting is how many bytes of items may wait. If more are waiting, AwaitReady waits until they are stored.
 	maxWaiting = 4 * MaxBytes
 	// interval is the shortest time between two batches, unless Flush is called or the waiting items fill a batch.
 	interval = 5 * time.Millisecond
 )
 
 // Queue stores the items of one run in batches. Its methods may be called concurrently. If an attempt to store a batch
-// fails, the queue keeps the items, and tries again only when Flush or Settle is called.
+// fails, the queue keeps the items, and tries again only when Flush or AwaitReady is called.
 type Queue struct {
 	options Options
 
@@ -95,10 +95,10 @@ func (q *Queue) Hurry() {
 	}
 }
 
-// Settle returns nil at once if the caller may add an item. If the last attempt to store a batch has failed, or more
-// than maxWaiting bytes are waiting, it acts like Flush. A caller that calls Settle before each Add learns of errors
-// and keeps the queue from growing without limit.
-func (q *Queue) Settle(ctx context.Context) error {
+// AwaitReady returns nil at once if the caller may add an item. If the last attempt to store a batch has failed, or
+// more than maxWaiting bytes are waiting, it acts like Flush. A caller that calls AwaitReady before each Add learns of
+// errors and keeps the queue from growing without limit.
+func (q *Queue) AwaitReady(ctx context.Context) error {
 	q.mu.Lock()
 	mayAdd := q.err == nil && q.size <= maxWaiting
 	q.mu.Unlock()
@@ -115,24 +115,19 @@ func (q *Queue) Settle(ctx context.Context) error {
 func (q *Queue) Flush(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	var failed error // ctx has ended, or an attempt since the call has failed
 	for last := q.added; q.stored < last; {
-		if q.stopped != nil {
+		switch {
+		case q.stopped != nil:
 			return q.stopped
-		}
-		if !q.storing && !q.startLocked() {
+		case failed != nil:
+			return failed
+		case !q.storing && !q.startLocked():
 			return errClosed
 		}
 		q.due = time.Time{} // makes storeDue store the waiting items at once
-		ctxErr := q.waitLocked(ctx)
-		switch {
-		case q.stored >= last:
-			return nil
-		case q.stopped != nil:
-			return q.stopped
-		case ctxErr != nil:
-			return ctxErr
-		case q.err != nil:
-			return q.err
+		if failed = q.waitLocked(ctx); failed == nil {
+			failed = q.err
 		}
 	}
 	return nil
@@ -217,33 +212,39 @@ func (q *Queue) startLocked() bool {
 }
 
 // storeDue stores the current batch, or the waiting items if no batch is current. It continues as long as more items
-// are due, and returns after a failed attempt. After each attempt, it wakes the callers of Flush.
+// are due, and returns after a failed attempt.
 func (q *Queue) storeDue() {
-	for more := true; more; {
-		q.mu.Lock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
 		if len(q.current) == 0 {
 			q.takeLocked()
 		}
-		batch := q.current
-		q.mu.Unlock()
-		err := q.tryStore(batch)
-		q.mu.Lock()
-		if err == nil {
-			q.stored += uint64(len(batch))
-			q.current = nil
-			q.lastStored = time.Now()
+		q.storeCurrentLocked()
+		canStore := q.err == nil && q.stopped == nil
+		if !canStore || len(q.waiting) == 0 || !q.isDueLocked() {
+			break
 		}
-		q.err = err
-		close(q.attemptDone)
-		q.attemptDone = make(chan struct{})
-		canStore := err == nil && q.stopped == nil
-		more = canStore && len(q.waiting) > 0 && q.isDueLocked()
-		if !more {
-			q.storing = false
-			q.scheduleLocked()
-		}
-		q.mu.Unlock()
 	}
+	q.storing = false
+	q.scheduleLocked()
+}
+
+// storeCurrentLocked makes one attempt to store the current batch, and then wakes the callers of Flush. The caller
+// holds q.mu, which storeCurrentLocked releases during the attempt.
+func (q *Queue) storeCurrentLocked() {
+	batch := q.current
+	q.mu.Unlock()
+	err := q.tryStore(batch)
+	q.mu.Lock()
+	if err == nil {
+		q.stored += uint64(len(batch))
+		q.current = nil
+		q.lastStored = time.Now()
+	}
+	q.err = err
+	close(q.attemptDone)
+	q.attemptDone = make(chan struct{})
 }
 
 // tryStore calls Options.Store. It turns a panic into an error, so that Flush returns.
@@ -262,17 +263,17 @@ func (q *Queue) tryStore(batch []Item) (err error) {
 // takeLocked moves the first waiting items to the current batch: at least one, and as many as Options.Limit and
 // maxItems allow. The caller holds q.mu.
 func (q *Queue) takeLocked() {
-	n, size := 0, 0
-	for n < len(q.waiting) && n < maxItems {
-		next := q.waiting[n].size()
-		if n > 0 && size+next > q.options.Limit {
+	count, size := 0, 0
+	for count < len(q.waiting) && count < maxItems {
+		itemSize := q.waiting[count].size()
+		if count > 0 && size+itemSize > q.options.Limit {
 			break
 		}
-		n++
-		size += next
+		count++
+		size += itemSize
 	}
-	q.current = q.waiting[:n:n] // capacity n, so that appending to current cannot overwrite waiting
-	q.waiting = q.waiting[n:]
+	q.current = q.waiting[:count:count] // capped, so that appending to current cannot overwrite waiting
+	q.waiting = q.waiting[count:]
 	q.size -= size
 	if len(q.waiting) == 0 {
 		q.waiting = nil // lets the items be freed once they are stored

@@ -116,8 +116,8 @@ func TestFailedBatchIsTriedAgainAsItIs(t *testing.T) {
 		}
 		<-time.After(time.Second)
 		wantBatches(t, s, "failed")
-		if err := q.Settle(t.Context()); err != nil {
-			t.Errorf("Settle = %v, want nil", err)
+		if err := q.AwaitReady(t.Context()); err != nil {
+			t.Errorf("AwaitReady = %v, want nil", err)
 		}
 		wantBatches(t, s, "failed", "1", "2")
 	})

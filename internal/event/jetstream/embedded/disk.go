@@ -70,17 +70,17 @@ func fitDisk(dir string, maxBytes, defaultBytes int64, streams []string, logger 
 }
 
 // bytesIn returns the total size of all files below dir. Files that cannot be read count as empty.
-func bytesIn(dir string) (n int64) {
+func bytesIn(dir string) (total int64) {
 	_ = filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return nil
 		}
 		if info, err := entry.Info(); err == nil {
-			n += info.Size()
+			total += info.Size()
 		}
 		return nil
 	})
-	return n
+	return total
 }
 
 // reserve is a file in dir that occupies disk space. It is removed when the log needs space to delete runs.

@@ -35,9 +35,16 @@ const (
 	// maxStore limits the total size of all streams of the server, in bytes. It far exceeds the sum of their limits, so
 	// that the server never refuses to raise the limit of one stream before the limit of another is lowered.
 	maxStore = 1 << 50
-	// compactInterval makes the server compact its files every second while the disk is full. The server's default of
-	// two minutes would delay the recovery.
-	compactInterval = time.Second
+)
+
+// CompactInterval is how often the server compacts its files. It compacts them whenever it syncs them.
+type CompactInterval time.Duration
+
+const (
+	// DefaultCompactInterval is the server's default of two minutes.
+	DefaultCompactInterval CompactInterval = 0
+	// ShortCompactInterval is for the recovery from a full disk, which the default would delay.
+	ShortCompactInterval = CompactInterval(time.Second)
 )
 
 // Options configures Start. Dir and Logger are required.
@@ -78,9 +85,16 @@ func Start(opts Options) (*Server, error) {
 	// Without these options, the server would handle signals, write its own log, listen on a port, and use three
 	// quarters of the machine's memory.
 	s := &Server{reserve: reserve{opts.Dir}, lock: lock, MaxBytes: maxBytes, options: &server.Options{
-		ServerName: "answerd", DontListen: true, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: opts.Dir, JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: maxStore,
-		MaxPayload: MaxPayload, MaxPending: 64 << 20,
+		ServerName:         "answerd",
+		DontListen:         true,
+		NoSigs:             true,
+		NoLog:              true,
+		JetStream:          true,
+		StoreDir:           opts.Dir,
+		JetStreamMaxMemory: 16 << 20,
+		JetStreamMaxStore:  maxStore,
+		MaxPayload:         MaxPayload,
+		MaxPending:         64 << 20,
 	}}
 	s.DiskFull = !s.reserve.prepare()
 	if s.DiskFull {
@@ -140,20 +154,19 @@ func (s *Server) Health() (err error) {
 }
 
 // Reopen closes the server's store and opens it again. After a failed write, the server accepts no writes until the
-// store was reopened. If compactOften is true, the server then compacts its files every compactInterval, and otherwise
-// at its default interval. Client connections to the server stay open.
-func (s *Server) Reopen(compactOften bool) error {
-	syncInterval := time.Duration(0) // the server's default
-	if compactOften {
-		syncInterval = compactInterval // the server compacts whenever it syncs
-	}
+// store was reopened. From then on, the server compacts its files at the given interval. Client connections to the
+// server stay open.
+func (s *Server) Reopen(interval CompactInterval) error {
 	if err := s.server.ShutdownJetStream(); err != nil {
 		return fmt.Errorf("close the embedded event log: %w", err)
 	}
-	s.options.SyncInterval = syncInterval // no data race: streams read it only while the store is open
+	s.options.SyncInterval = time.Duration(interval) // no data race: streams read it only while the store is open
 	err := s.server.EnableJetStream(&server.JetStreamConfig{
-		StoreDir: s.reserve.dir, MaxMemory: s.options.JetStreamMaxMemory, MaxStore: s.options.JetStreamMaxStore,
-		SyncInterval: syncInterval, Strict: true,
+		StoreDir:     s.reserve.dir,
+		MaxMemory:    s.options.JetStreamMaxMemory,
+		MaxStore:     s.options.JetStreamMaxStore,
+		SyncInterval: s.options.SyncInterval,
+		Strict:       true,
 	})
 	if err != nil {
 		return fmt.Errorf("open the embedded event log: %w", err)

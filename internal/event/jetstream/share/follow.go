@@ -2,7 +2,6 @@ package share
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -26,6 +25,9 @@ const (
 	messageOverhead = 34
 	headerOverhead  = 12
 )
+
+// pullRequest is the body of a pull request. The server answers it at once, with fewer messages if it has no more.
+var pullRequest = fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, batch)
 
 // errGap says that the consumer's sequence numbers have a gap, because a message did not arrive or the server has
 // created the consumer again.
@@ -53,11 +55,14 @@ func (t *Table) Follow(ctx context.Context, used int64) error {
 	if err := t.readOwnersLocked(ctx); err != nil || len(t.owners) < 2 {
 		return err
 	}
-	for more := true; more && t.sized < maxRuns; {
-		var err error
-		if more, err = t.pullLocked(ctx); err != nil {
+	for t.sized < maxRuns {
+		more, err := t.pullLocked(ctx)
+		if err != nil {
 			t.closeLocked(ctx)
 			return fmt.Errorf("read the sizes of runs: %w", err)
+		}
+		if !more {
+			break
 		}
 	}
 	t.complete = true
@@ -69,8 +74,8 @@ func (t *Table) Follow(ctx context.Context, used int64) error {
 // than maxRuns, because the index may have runs without messages, and because the index and the stream may have runs
 // that start at the same time in different orders. The caller holds t.mu.
 func (t *Table) readOwnersLocked(ctx context.Context) error {
-	for more := true; more && len(t.runs) < maxRuns+maxRuns/8; {
-		entries, further, err := t.source.Entries(ctx, t.nextEntry)
+	for len(t.runs) < maxRuns+maxRuns/8 {
+		entries, more, err := t.source.Entries(ctx, t.nextEntry)
 		if err != nil {
 			return fmt.Errorf("read the owners of runs: %w", err)
 		}
@@ -78,7 +83,9 @@ func (t *Table) readOwnersLocked(ctx context.Context) error {
 			t.setOwnerLocked(e.ID, e.Owner)
 			t.nextEntry = e.Pos + 1
 		}
-		more = further && len(entries) > 0
+		if !more || len(entries) == 0 {
+			break
+		}
 	}
 	return nil
 }
@@ -112,14 +119,20 @@ func (t *Table) openLocked(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
 	c, err := t.source.JetStream.CreateConsumer(ctx, t.source.Stream, js.ConsumerConfig{
-		DeliverPolicy: js.DeliverByStartSequencePolicy, OptStartSeq: t.next, AckPolicy: js.AckNonePolicy, HeadersOnly: true,
-		MemoryStorage: true, Replicas: 1, InactiveThreshold: inactiveThreshold,
+		DeliverPolicy:     js.DeliverByStartSequencePolicy,
+		OptStartSeq:       t.next,
+		AckPolicy:         js.AckNonePolicy,
+		HeadersOnly:       true,
+		MemoryStorage:     true,
+		Replicas:          1,
+		InactiveThreshold: inactiveThreshold,
 	})
-	if err == nil {
-		t.consumer = c.CachedInfo().Name
-		t.received = 0
+	if err != nil {
+		return err
 	}
-	return err
+	t.consumer = c.CachedInfo().Name
+	t.received = 0
+	return nil
 }
 
 // pullLocked counts the stream's next messages, at most batch of them. more is true if the stream may have more
@@ -133,17 +146,14 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
-	answers := make(chan *nats.Msg, batch+1)
+	answers := make(chan *nats.Msg, batch+1) // the messages, and a status
 	sub, err := t.source.Conn.ChanSubscribe(t.source.Conn.NewInbox(), answers)
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only
-	body, err := json.Marshal(map[string]any{"batch": batch, "no_wait": true})
-	if err == nil {
-		err = t.source.Conn.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+t.source.Stream+"."+t.consumer, sub.Subject, body)
-	}
-	if err != nil {
+	subject := "$JS.API.CONSUMER.MSG.NEXT." + t.source.Stream + "." + t.consumer
+	if err := t.source.Conn.PublishRequest(subject, sub.Subject, pullRequest); err != nil {
 		return false, err
 	}
 
@@ -171,17 +181,12 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 		}
 		// Continue even if no message is pending after this one, until the server sends the status. Until then,
 		// messages that are being stored can still arrive.
-		t.countLocked(msg, metadata.Sequence.Stream)
+		pos := metadata.Sequence.Stream
+		id, isEvent := t.source.Run(msg.Subject)
+		t.addLocked(id, isEvent, pos, storedSize(msg))
+		t.next = pos + 1
 	}
 	return true, nil
-}
-
-// countLocked adds the size of the message at pos to its run, and sets t.next to the position after pos. The caller
-// holds t.mu.
-func (t *Table) countLocked(msg *nats.Msg, pos uint64) {
-	t.next = pos + 1
-	id, isEvent := t.source.Run(msg.Subject)
-	t.addLocked(id, isEvent, pos, storedSize(msg))
 }
 
 // storedSize returns how many bytes the stream counts for a message that was delivered without its payload. Such a

@@ -231,29 +231,34 @@ func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 		switch {
 		case errors.Is(err, event.ErrGone):
 			t.forgetLocked(oldest)
-			continue
 		case err != nil:
 			return outcome, err
-		case last != oldest.last: // the run has a newer event than the Table knows: skip it until Follow has read that event
-			continue
+		case last != oldest.last:
+			// Skip the run, because it has a newer event than the Table knows. A later call considers it again, once
+			// Follow has read that event.
 		case ended.IsZero():
 			oldest.open = true
-			continue
 		case !ended.Before(eviction.EndedBefore):
 			queues[largest] = nil // the next runs in the queue ended even later
 			if len(t.owners) > 1 {
 				outcome = Waiting
 			}
-			continue
-		}
-		if err := eviction.Delete(ctx, oldest.id, largest.token); err != nil {
-			return outcome, err
-		}
-		t.forgetLocked(oldest)
-		if enough, err := eviction.Enough(ctx); enough || err != nil {
-			return Enough, err
+		default:
+			if enough, err := t.deleteLocked(ctx, eviction, oldest); enough || err != nil {
+				return Enough, err
+			}
 		}
 	}
+}
+
+// deleteLocked deletes a run whose owner is known, and reports whether the log then has enough space. The caller holds
+// t.mu.
+func (t *Table) deleteLocked(ctx context.Context, eviction Eviction, r *run) (enough bool, _ error) {
+	if err := eviction.Delete(ctx, r.id, r.owner.token); err != nil {
+		return false, err
+	}
+	t.forgetLocked(r)
+	return eviction.Enough(ctx)
 }
 
 // largestLocked returns the owner who is furthest above their share, or nil if no owner is above it. It skips owners
@@ -268,9 +273,9 @@ func (t *Table) largestLocked(limit int64, queues map[*owner][]*run) (largest *o
 	for _, o := range t.owners {
 		queue, made := queues[o]
 		isEmpty := made && len(queue) == 0
-		if n := size(o); n > largestSize && !isEmpty {
+		if ownerSize := size(o); ownerSize > largestSize && !isEmpty {
 			largest = o
-			largestSize = n
+			largestSize = ownerSize
 		}
 	}
 	return largest

@@ -45,7 +45,7 @@ func (s *Store) Follow(ctx context.Context) {
 	defer poll.Stop()
 	expire := time.NewTicker(min(max(s.retention/10, time.Second), time.Minute))
 	defer expire.Stop()
-	polled := time.Now()
+	polled := time.Now() // the last successful poll
 	for {
 		select {
 		case <-poll.C:
@@ -56,17 +56,23 @@ func (s *Store) Follow(ctx context.Context) {
 			if update(ctx) == nil {
 				polled = time.Now()
 			}
-			continue
 		case <-expire.C:
+			s.expireUnlessDiskFull(ctx)
 		case <-s.spaceNow:
+			s.expireUnlessDiskFull(ctx)
 		case <-ctx.Done():
 			return
 		}
-		if s.server.DiskFull() { // while the log recovers, it calls Expire itself
-			continue
-		}
-		if err := s.Expire(ctx); err != nil && ctx.Err() == nil {
-			s.logger.Warn("expired threads could not be deleted from the event log", "error", err)
-		}
+	}
+}
+
+// expireUnlessDiskFull calls Expire and logs its error. It does nothing while the disk is full, because the log calls
+// Expire itself while it recovers.
+func (s *Store) expireUnlessDiskFull(ctx context.Context) {
+	if s.server.DiskFull() {
+		return
+	}
+	if err := s.Expire(ctx); err != nil && ctx.Err() == nil {
+		s.logger.Warn("expired threads could not be deleted from the event log", "error", err)
 	}
 }

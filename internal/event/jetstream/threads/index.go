@@ -58,10 +58,7 @@ func (s *Store) applyMessage(message Message) (head, error) {
 	if err := json.Unmarshal(message.Data, &h); err != nil {
 		return h, fmt.Errorf("decode a thread: %w", err)
 	}
-	h.pos = message.Pos
-	if h.Order == 0 { // the write of this head is itself the last update
-		h.Order = h.pos
-	}
+	h.setPos(message.Pos)
 	key := strings.TrimPrefix(message.Subject, headPrefix)
 	if h.Deleted {
 		s.mu.Lock()
@@ -79,7 +76,7 @@ func (s *Store) applyMessage(message Message) (head, error) {
 	return h, nil
 }
 
-// addOwnHead adds a head that this process has written to the index, and marks its message as known (markWritten). So
+// addOwnHead adds a head to the index that this process has written, and marks its message as known (markWritten). So
 // poll has nothing to read while no other process writes.
 func (s *Store) addOwnHead(h head) {
 	s.addToIndex(h)
@@ -108,9 +105,6 @@ func (s *Store) addToIndex(h head) {
 	key := h.key()
 	if s.heads[key].pos >= h.pos {
 		return
-	}
-	if h.Order == 0 { // the write of this head is itself the last update
-		h.Order = h.pos
 	}
 	s.heads[key] = h
 	s.index.Put(threadindex.Entry{Thread: h.thread(), Order: h.Order})

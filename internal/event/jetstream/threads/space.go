@@ -31,7 +31,7 @@ func (s *Store) Expire(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := s.makeSpace(ctx, false)
+	_, err := s.makeSpace(ctx, withoutActiveRun)
 	return err
 }
 
@@ -52,7 +52,7 @@ func (s *Store) countAdded(ctx context.Context, stream string, bytes int) {
 	switch {
 	case used.limit == 0: // Load has not asked the server yet
 	case used.bytes > used.limit/10*9:
-		_, _ = s.makeSpace(ctx, false) // if this fails, the caller's append may find the stream full
+		_, _ = s.makeSpace(ctx, withoutActiveRun) // if this fails, the caller's append may find the stream full
 	case used.bytes > used.limit/10*8:
 		select {
 		case s.spaceNow <- struct{}{}:
@@ -61,15 +61,22 @@ func (s *Store) countAdded(ctx context.Context, stream string, bytes int) {
 	}
 }
 
+// droppable says which threads makeSpace may delete.
+type droppable int
+
+const (
+	withoutActiveRun droppable = iota
+	anyThread
+)
+
 // makeSpace deletes threads in dropOrder until both streams are at most 80 % full. It reports whether it deleted any.
-// It deletes threads with an active run only if evenActive is true. Calls run one after the other, so a call that had
-// to wait usually finds the space that the previous call has made.
-func (s *Store) makeSpace(ctx context.Context, evenActive bool) (deleted bool, err error) {
+// Calls run one after the other, so a call that had to wait usually finds the space that the previous call has made.
+func (s *Store) makeSpace(ctx context.Context, which droppable) (deleted bool, err error) {
 	s.makingSpace.Lock()
 	defer s.makingSpace.Unlock()
 	for {
-		heads, turns, err := s.measureExcess(ctx)
-		isEnough := heads <= 0 && turns <= 0
+		excessHeads, excessTurns, err := s.measureExcess(ctx)
+		isEnough := excessHeads <= 0 && excessTurns <= 0
 		if err != nil || isEnough {
 			return deleted, err
 		}
@@ -77,23 +84,34 @@ func (s *Store) makeSpace(ctx context.Context, evenActive bool) (deleted bool, e
 		if len(batch) == 0 {
 			return deleted, nil
 		}
-		if onlyActive := batch[0].Active != ""; onlyActive && !evenActive {
+		haveActiveRuns := batch[0].Active != "" // all threads of a batch have an active run, or none has
+		if haveActiveRuns && which == withoutActiveRun {
 			return deleted, nil
 		}
-		// Stop once the estimated sizes of the deleted threads suffice. The next round asks the server.
-		for _, h := range batch {
-			done, err := s.dropThread(ctx, h)
-			if err != nil {
-				return deleted, err
-			}
-			deleted = deleted || done
-			heads -= headOverhead
-			turns -= h.Bytes
-			if heads <= 0 && turns <= 0 {
-				break
-			}
+		dropped, err := s.dropThreads(ctx, batch, excessHeads, excessTurns)
+		deleted = deleted || dropped
+		if err != nil {
+			return deleted, err
 		}
 	}
+}
+
+// dropThreads deletes the threads of batch, in order. It stops once their estimated sizes are as large as the excess in
+// both streams. It reports whether it deleted any.
+func (s *Store) dropThreads(ctx context.Context, batch []head, excessHeads, excessTurns int64) (deleted bool, err error) {
+	for _, h := range batch {
+		dropped, err := s.dropThread(ctx, h)
+		if err != nil {
+			return deleted, err
+		}
+		deleted = deleted || dropped
+		excessHeads -= headOverhead
+		excessTurns -= h.Bytes
+		if excessHeads <= 0 && excessTurns <= 0 {
+			break
+		}
+	}
+	return deleted, nil
 }
 
 // minDropBatch is the smallest number of threads that makeSpace takes from one call of dropOrder. It takes a hundredth
@@ -111,18 +129,22 @@ func (s *Store) count() int {
 // the heads and the turns are above 80 % of the limits of their streams. A negative result is the space left up to that
 // point.
 func (s *Store) measureExcess(ctx context.Context) (heads, turns int64, err error) {
-	var excess [2]int64
-	for i, stream := range []string{HeadsStream, TurnsStream} {
-		bytes, limit, err := s.server.Usage(ctx, stream)
-		if err != nil {
-			return 0, 0, err
-		}
-		s.mu.Lock()
-		s.used[stream] = usage{bytes, limit}
-		s.mu.Unlock()
-		excess[i] = bytes - limit/10*8
+	if heads, err = s.measureStream(ctx, HeadsStream); err == nil {
+		turns, err = s.measureStream(ctx, TurnsStream)
 	}
-	return excess[0], excess[1], nil
+	return heads, turns, err
+}
+
+// measureStream is measureExcess for one stream.
+func (s *Store) measureStream(ctx context.Context, stream string) (excess int64, err error) {
+	bytes, limit, err := s.server.Usage(ctx, stream)
+	if err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.used[stream] = usage{bytes, limit}
+	return bytes - limit/10*8, nil
 }
 
 // dropThread deletes a thread and reports whether it did. If h is no longer the thread's head, dropThread keeps the
@@ -144,19 +166,20 @@ func (s *Store) dropThread(ctx context.Context, h head) (dropped bool, _ error) 
 func (s *Store) dropOrder(limit int) []head {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	usage, total := make(map[event.Owner]int64), int64(0)
+	bytesOf := make(map[event.Owner]int64)
+	total := int64(0)
 	all := make([]head, 0, len(s.heads))
 	for _, h := range s.heads {
-		usage[h.owner()] += h.size()
+		bytesOf[h.owner()] += h.size()
 		total += h.size()
 		all = append(all, h)
 	}
-	share := total / int64(max(len(usage), 1))
+	share := total / int64(max(len(bytesOf), 1))
 	group := func(h head) int {
 		switch {
 		case h.Active != "":
 			return 3
-		case usage[h.owner()] > share:
+		case bytesOf[h.owner()] > share:
 			return 1
 		}
 		return 2
@@ -186,11 +209,11 @@ func (h *head) size() int64 { return h.Bytes + headOverhead }
 func (s *Store) DeleteOldestThird(ctx context.Context, runBytes int64) (deleted bool, err error) {
 	used := int64(0)
 	for _, stream := range []string{HeadsStream, TurnsStream} {
-		has, _, err := s.server.Usage(ctx, stream)
+		bytes, _, err := s.server.Usage(ctx, stream)
 		if err != nil {
 			return false, err
 		}
-		used += has
+		used += bytes
 	}
 	if used <= runBytes/3 { // at most a quarter of used and runBytes together
 		return false, nil

@@ -47,6 +47,8 @@ const (
 	// soleTombstoneTTL replaces tombstoneTTL if no other process uses the streams. In that case a tombstone remains
 	// only after an interrupted deletion. It is for the next process, which may start much later.
 	soleTombstoneTTL = 7 * 24 * time.Hour
+	// maxConsumers limits the consumers of a stream. None is needed, because reads create no consumers.
+	maxConsumers = 16
 )
 
 // Message is a message of a stream.
@@ -81,7 +83,7 @@ type Server struct {
 	// Delete removes the message at pos. It returns event.ErrFenced if the stream does not have that message.
 	Delete func(ctx context.Context, stream string, pos uint64) error
 	// Usage returns a stream's size and size limit, in bytes.
-	Usage func(ctx context.Context, stream string) (has, limit int64, err error)
+	Usage func(ctx context.Context, stream string) (size, limit int64, err error)
 	// DiskFull reports whether the disk is full. While it is, the log itself calls Expire and DeleteOldestThird.
 	DiskFull func() bool
 	// IsFull reports whether an error says that a stream or its account is full.
@@ -97,18 +99,32 @@ type Server struct {
 }
 
 // Streams returns the configurations of the two streams for a log of maxBytes. The stream of heads may use a sixteenth
-// of maxBytes, and the stream of turns three sixteenths.
+// of maxBytes, and the stream of turns three sixteenths. A full stream of heads refuses new threads until old ones were
+// deleted. If it dropped its oldest heads by itself, the index would not notice.
 func Streams(maxBytes int64, replicas int) (heads, turns js.StreamConfig) {
-	return js.StreamConfig{
-			// A full stream refuses new threads until old ones were deleted. If it dropped its oldest heads by itself,
-			// the index would not notice.
-			Name: HeadsStream, Subjects: []string{headPrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
-			MaxBytes: max(maxBytes/16, 256<<10), Discard: js.DiscardNew, MaxMsgsPerSubject: 1,
-			AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
-		}, js.StreamConfig{
-			Name: TurnsStream, Subjects: []string{turnPrefix + ">"}, Storage: js.FileStorage, Replicas: replicas,
-			MaxBytes: max(maxBytes/16*3, 1<<20), Discard: js.DiscardOld, AllowDirect: true, MaxConsumers: 16,
-		}
+	heads = js.StreamConfig{
+		Name:              HeadsStream,
+		Subjects:          []string{headPrefix + "*"},
+		Storage:           js.FileStorage,
+		Replicas:          replicas,
+		MaxBytes:          max(maxBytes/16, 256<<10),
+		Discard:           js.DiscardNew,
+		MaxMsgsPerSubject: 1,
+		AllowDirect:       true,
+		AllowMsgTTL:       true,
+		MaxConsumers:      maxConsumers,
+	}
+	turns = js.StreamConfig{
+		Name:         TurnsStream,
+		Subjects:     []string{turnPrefix + ">"},
+		Storage:      js.FileStorage,
+		Replicas:     replicas,
+		MaxBytes:     max(maxBytes/16*3, 1<<20),
+		Discard:      js.DiscardOld,
+		AllowDirect:  true,
+		MaxConsumers: maxConsumers,
+	}
+	return heads, turns
 }
 
 // Store implements event.Threads.
@@ -197,6 +213,14 @@ func (h *head) toMsg() (*nats.Msg, error) {
 // exists reports whether h is the stored head of a thread. It returns false for a tombstone, and for a head that was
 // not stored.
 func (h *head) exists() bool { return h.pos > 0 && !h.Deleted }
+
+// setPos records the position at which h is stored.
+func (h *head) setPos(pos uint64) {
+	h.pos = pos
+	if h.Order == 0 { // the write of this head is itself the last update
+		h.Order = pos
+	}
+}
 
 func (h *head) owner() event.Owner { return event.Owner{Issuer: h.Issuer, Subject: h.Subject} }
 

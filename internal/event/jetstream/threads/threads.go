@@ -57,7 +57,7 @@ func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *
 	}
 	s.countAdded(ctx, HeadsStream, len(m.Data)+messageOverhead)
 	return m, func(pos uint64) {
-		h.pos = pos
+		h.setPos(pos)
 		s.addOwnHead(h)
 	}, nil
 }
@@ -81,38 +81,32 @@ func (s *Store) RenameThread(ctx context.Context, owner event.Owner, id, title s
 // makes no change or returns an error, updateHead calls it once more with the newest head.
 func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, edit func(*head) (bool, error)) (event.Thread, error) {
 	before, _ := s.cachedHead(owner, id)
-	for cached := true; ; cached = false {
-		if !cached {
-			var err error
-			if before, err = s.readHead(ctx, owner, id); err != nil {
-				return event.Thread{}, err
-			}
-		}
+	isFromIndex := true
+	for {
 		after := before
 		if !before.exists() {
 			after = newHead(owner, id)
 		}
-		changed, err := edit(&after)
-		if err != nil || !changed {
-			if cached {
-				continue
+		changed, editErr := edit(&after)
+		if changed && editErr == nil {
+			replaced, err := s.replaceHead(ctx, before, after)
+			if replaced || err != nil {
+				return after.thread(), err
 			}
-			return after.thread(), err
+		} else if !isFromIndex {
+			return after.thread(), editErr
 		}
-		replaced, err := s.replaceHead(ctx, before, &after)
-		if err != nil {
+		var err error
+		if before, err = s.readHead(ctx, owner, id); err != nil {
 			return event.Thread{}, err
 		}
-		if replaced {
-			return after.thread(), nil
-		}
+		isFromIndex = false
 	}
 }
 
-// replaceHead publishes after in place of the head before, sets after.pos, and adds after to the index. It returns
-// false if before is no longer the thread's head. If the stream is full, it deletes other threads first, and returns
-// the stream's error if that frees no space.
-func (s *Store) replaceHead(ctx context.Context, before head, after *head) (replaced bool, _ error) {
+// replaceHead publishes after in place of the head before, and adds after to the index. It returns false if before is
+// no longer the thread's head. It makes space if the stream is full (publishHead).
+func (s *Store) replaceHead(ctx context.Context, before, after head) (replaced bool, _ error) {
 	m, err := after.toMsg()
 	if err != nil {
 		return false, err
@@ -120,28 +114,35 @@ func (s *Store) replaceHead(ctx context.Context, before head, after *head) (repl
 	if before.pos == 0 {
 		s.countAdded(ctx, HeadsStream, len(m.Data)+messageOverhead)
 	}
-	for tries := 0; ; tries++ {
-		after.pos, err = s.server.Publish(ctx, HeadsStream, m, before.pos)
-		if !s.server.IsFull(err) {
-			break
-		}
-		freed, spaceErr := s.makeSpace(ctx, true)
-		stillFull := !freed && tries > 0 // on the first try, another caller may have made the space
-		if spaceErr != nil || stillFull {
-			return false, err
-		}
-	}
+	pos, err := s.publishHead(ctx, m, before.pos)
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
 		return false, nil
 	case err != nil:
 		return false, err
 	}
-	s.addOwnHead(*after)
+	after.setPos(pos)
+	s.addOwnHead(after)
 	if before.pos > 0 && before.Incarnation != after.Incarnation { // before is the head of an expired or deleted thread
 		_ = s.removeTurns(ctx, after.key(), before.Incarnation) // after an error, Expire repeats it
 	}
 	return true, nil
+}
+
+// publishHead publishes the message of a head after the message at position last. If the stream is full, it deletes
+// other threads and tries again. It returns the stream's error if that frees no space.
+func (s *Store) publishHead(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
+	for attempt := 1; ; attempt++ {
+		pos, err := s.server.Publish(ctx, HeadsStream, m, last)
+		if !s.server.IsFull(err) {
+			return pos, err
+		}
+		freed, spaceErr := s.makeSpace(ctx, anyThread)
+		stillFull := !freed && attempt > 1 // after the first attempt, another caller may have made the space
+		if spaceErr != nil || stillFull {
+			return 0, err
+		}
+	}
 }
 
 // readHead returns a thread's head from the stream's leader, and updates the index with it. If the thread does not
@@ -153,14 +154,14 @@ func (s *Store) readHead(ctx context.Context, owner event.Owner, id string) (hea
 	}
 	key := keyOf(owner, id)
 	s.mu.Lock()
-	known := s.heads[key].pos
+	knownPos := s.heads[key].pos
 	s.mu.Unlock()
 	m, err := s.server.ReadLast(ctx, HeadsStream, headPrefix+key)
 	if err != nil {
 		return head{}, err
 	}
-	if m == nil { // do not remove a head that was added to the index after known was read
-		s.removeFromIndex(key, known)
+	if m == nil { // do not remove a head that was added to the index since knownPos was read
+		s.removeFromIndex(key, knownPos)
 		return head{}, nil
 	}
 	h, err := s.applyMessage(*m)
@@ -219,18 +220,14 @@ func (s *Store) deleteHead(ctx context.Context, h head) (deleted bool, _ error) 
 	if err != nil {
 		return false, err
 	}
-	tombstonePos, err := s.server.PublishRemoval(ctx, HeadsStream, tombstone, h.pos)
-	hasTombstone := !s.server.IsFull(err)
-	if !hasTombstone {
-		err = s.server.Delete(ctx, HeadsStream, h.pos)
-	}
+	tombstonePos, err := s.removeHead(ctx, h, tombstone)
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
 		return false, nil
 	case err != nil:
 		return false, err
 	}
-
+	hasTombstone := tombstonePos > 0
 	key := h.key()
 	if len(h.Unfinished) > 0 { // a run may be adding a turn at this moment
 		s.removeTurnsLater(key, h.Incarnation)
@@ -249,6 +246,17 @@ func (s *Store) deleteHead(ctx context.Context, h head) (deleted bool, _ error) 
 		_, _ = s.server.PublishRemoval(ctx, HeadsStream, tombstone, 0)
 	}
 	return true, nil
+}
+
+// removeHead replaces the head h with tombstone, and returns the position of tombstone. If the account is so full that
+// it refuses tombstone, removeHead only removes h, and returns 0. It returns event.ErrFenced or event.ErrGone if h is
+// no longer the thread's head.
+func (s *Store) removeHead(ctx context.Context, h head, tombstone *nats.Msg) (tombstonePos uint64, err error) {
+	tombstonePos, err = s.server.PublishRemoval(ctx, HeadsStream, tombstone, h.pos)
+	if s.server.IsFull(err) {
+		return 0, s.server.Delete(ctx, HeadsStream, h.pos)
+	}
+	return tombstonePos, err
 }
 
 // newTombstone returns the message that replaces the head h of a deleted thread. The server removes the message after

@@ -115,8 +115,8 @@ func (s *Store) beginLocked(owner event.Owner, id, run, agent, title string) (ev
 		return event.Thread{}, &event.BusyError{Run: entry.Active}
 	}
 	t.unfinished = append(slices.DeleteFunc(t.unfinished, func(r string) bool { return r == run }), run)
-	if n := len(t.unfinished) - maxUnfinished; n > 0 {
-		t.unfinished = slices.Delete(t.unfinished, 0, n)
+	if excess := len(t.unfinished) - maxUnfinished; excess > 0 {
+		t.unfinished = slices.Delete(t.unfinished, 0, excess)
 	}
 	entry.Active, entry.Agent = run, agent
 	return s.updateLocked(t, entry, 0), nil
@@ -170,11 +170,11 @@ func (s *Store) endLocked(owner event.Owner, id, run string, data []byte) error 
 	}
 	began := slices.Contains(t.unfinished, run)
 	switch {
-	case !began && slices.ContainsFunc(t.turns, func(t event.Turn) bool { return t.Run == run }):
+	case !began && slices.ContainsFunc(t.turns, func(t event.Turn) bool { return t.Run == run }): // this is a second call
 		return nil
 	case !began:
 		return event.ErrNotFound
-	case data == nil && entry.Active != run:
+	case data == nil && entry.Active != run: // run is already inactive
 		return nil
 	}
 	if entry.Active == run {
@@ -338,8 +338,8 @@ func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
 			}
 		}
 	}
-	compared := 0
-	for place := s.idle.Front(); place != nil; place = place.Next() {
+	place := s.idle.Front()
+	for compared := 0; place != nil && compared < maxThreadsCompared; place = place.Next() {
 		other := place.Value.(*thread)
 		if other == t {
 			continue
@@ -351,9 +351,6 @@ func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
 			oldest = other
 		}
 		compared++
-		if compared == maxThreadsCompared {
-			break
-		}
 	}
 	return oldest
 }
@@ -361,13 +358,13 @@ func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
 // cutTurnsLocked drops the oldest turns of a thread until at least want bytes are freed. It always keeps the newest
 // keep turns, so it may free less.
 func (s *Store) cutTurnsLocked(t *thread, want int64, keep int) {
-	n, freed := 0, int64(0)
-	for ; freed < want && n < len(t.turns)-keep; n++ {
-		freed += turnSize(t.turns[n])
+	dropped, freed := 0, int64(0)
+	for ; freed < want && dropped < len(t.turns)-keep; dropped++ {
+		freed += turnSize(t.turns[dropped])
 	}
-	if n == 0 {
+	if dropped == 0 {
 		return
 	}
-	t.turns = slices.Clone(t.turns[n:]) // a subslice would keep the dropped turns in memory
+	t.turns = slices.Clone(t.turns[dropped:]) // a subslice would keep the dropped turns in memory
 	s.countThreadBytesLocked(t, -freed)
 }
