@@ -51,19 +51,24 @@ func (a *assembler) sendPart(part llm.Part) error {
 	return nil
 }
 
-// decodeChunk decodes one chunk and emits its parts. isError says that the SSE event was named "error": data is then an
-// error, even if it is not JSON. decodeChunk returns errStopped, an *llm.Error or a *retryableError. If a chunk ends
-// too early, the error wraps errCut.
-func (a *assembler) decodeChunk(data []byte, isError bool) error {
+// decodeErrorEvent returns the error in data, the data of an SSE event that is named "error": the member error of a
+// chunk, or else all of data, which need not be JSON.
+func (a *assembler) decodeErrorEvent(data []byte) error {
+	if a.chunk.decodeJSON(data) == nil && a.chunk.error != nil {
+		return streamError(a.chunk.error)
+	}
+	return streamError(data)
+}
+
+// decodeChunk decodes one chunk and emits its parts. It returns errStopped, an *llm.Error or a *retryableError. If a
+// chunk ends too early, the error wraps errCut.
+func (a *assembler) decodeChunk(data []byte) error {
 	c := &a.chunk
-	err := c.decodeJSON(data)
-	switch {
-	case err != nil && !isError:
+	if err := c.decodeJSON(data); err != nil {
 		return newError(llm.ModelError, publicNonsense, fmt.Errorf("decode a chunk: %w: %s", err, loggableCodes(data)))
-	case err == nil && c.error != nil:
+	}
+	if c.error != nil {
 		return streamError(c.error)
-	case isError:
-		return streamError(data)
 	}
 	// name is in quotes. It is the same in nearly all chunks, so do not decode it again if it is unchanged.
 	if name := c.model; len(name) > len(`""`) && string(name[1:len(name)-1]) != a.model {
@@ -97,7 +102,7 @@ func (a *assembler) addUsage(usage *llm.Usage) {
 // gave up on the answer.
 func (a *assembler) addChoice(choice *deltaChoice) error {
 	update := &choice.delta
-	if !update.sent && !a.partSent {
+	if !update.present && !a.partSent {
 		// Some endpoints send a whole message instead of deltas. A message that follows deltas repeats the whole
 		// answer.
 		update = &choice.message
@@ -170,11 +175,12 @@ func (a *assembler) addDelta(update *delta) error {
 // A piece without content does not begin a call. Only its members are used, for the call that it continues.
 func (a *assembler) addCallPieces(pieces []callPiece) error {
 	for i, piece := range pieces {
+		isFirst := i == 0
 		if !a.countMembers(piece.members) {
 			piece.members = nil
 		}
 		if piece.isEmpty() {
-			if call := a.calls.findCall(piece, i > 0); call != nil {
+			if call := a.calls.findCall(piece, isFirst); call != nil {
 				call.extensions.addMembers(piece.members)
 			}
 			continue
@@ -182,10 +188,10 @@ func (a *assembler) addCallPieces(pieces []callPiece) error {
 		if err := a.countBytes(len(piece.arguments) + len(piece.name) + len(piece.id)); err != nil {
 			return err
 		}
-		if a.calls.isRepetition(piece, i > 0) {
+		if a.calls.isRepetition(piece, isFirst) {
 			continue
 		}
-		call, err := a.calls.findOrAddCall(piece, i > 0)
+		call, err := a.calls.findOrAddCall(piece, isFirst)
 		if err != nil {
 			return err
 		}
@@ -329,10 +335,10 @@ func (a *assembler) truncatedError(cause error) error {
 }
 
 // finishAnswer emits the complete calls, the extensions, the usage and the finish. If no finish_reason has arrived, it
-// emits nothing and returns truncatedError(cause). Otherwise a stream that was cut off would look like a short answer.
-func (a *assembler) finishAnswer(cause error) error {
+// emits nothing and returns a truncatedError. Otherwise a stream that was cut off would look like a short answer.
+func (a *assembler) finishAnswer() error {
 	if !a.hasFinished() {
-		return a.truncatedError(cause)
+		return a.truncatedError(errNoMoreData)
 	}
 	if err := a.sendEmptyArguments(); err != nil {
 		return err
@@ -341,8 +347,8 @@ func (a *assembler) finishAnswer(cause error) error {
 		return err
 	}
 	// Calls without arguments were not announced yet. Announcing the last call announces all of them.
-	if n := a.calls.count(); n > 0 {
-		if err := a.announceCall(a.calls.calls[n-1]); err != nil {
+	if last := a.calls.last(); last != nil {
+		if err := a.announceCall(last); err != nil {
 			return err
 		}
 	}
@@ -353,8 +359,8 @@ func (a *assembler) finishAnswer(cause error) error {
 		}
 	}
 
-	if x := a.extensions(); x != nil {
-		if err := a.sendPart(*x); err != nil {
+	if extensions := a.extensions(); extensions != nil {
+		if err := a.sendPart(*extensions); err != nil {
 			return err
 		}
 	}
@@ -370,11 +376,11 @@ func (a *assembler) finishAnswer(cause error) error {
 // Otherwise the tool would be called without arguments, although the model was about to write some. An unclosed object
 // is invalid, so the call fails like every call whose arguments were cut off.
 func (a *assembler) markCutCall() error {
-	n := a.calls.count()
-	if a.reason != "length" || n == 0 || len(a.calls.calls[n-1].arguments) > 0 {
+	last := a.calls.last()
+	if a.reason != "length" || last == nil || len(last.arguments) > 0 {
 		return nil
 	}
-	return a.addCallPiece(a.calls.calls[n-1], callPiece{arguments: "{"})
+	return a.addCallPiece(last, callPiece{arguments: "{"})
 }
 
 // extensions returns the members to send back with this answer. It returns nil if there are none, or more than

@@ -32,7 +32,7 @@ func BenchmarkChunk(b *testing.B) {
 				if chunk == callChunk {
 					a.calls.calls[0].arguments = nil
 				}
-				if err := a.decodeChunk(data, false); err != nil {
+				if err := a.decodeChunk(data); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -100,13 +100,18 @@ type callSet struct {
 	calls []*partialCall
 }
 
-// count returns the number of calls, whether complete or not.
-func (s *callSet) count() int { return len(s.calls) }
+// last returns the call that began last, or nil if the answer has no calls yet.
+func (s *callSet) last() *partialCall {
+	if len(s.calls) == 0 {
+		return nil
+	}
+	return s.calls[len(s.calls)-1]
+}
 
-// findOrAddCall returns the call that a piece belongs to, and adds a call if the piece begins one. notFirst says that
-// another piece precedes this one in its chunk. findOrAddCall returns an error if it would exceed llm.MaxCalls.
-func (s *callSet) findOrAddCall(piece callPiece, notFirst bool) (*partialCall, error) {
-	call := s.findCall(piece, notFirst)
+// findOrAddCall returns the call that a piece belongs to, and adds a call if the piece begins one. isFirst says that the
+// piece is the first one of its chunk. findOrAddCall returns an error if it would exceed llm.MaxCalls.
+func (s *callSet) findOrAddCall(piece callPiece, isFirst bool) (*partialCall, error) {
+	call := s.findCall(piece, isFirst)
 	if call != nil && !call.startsAnotherCall(piece) {
 		return call, nil
 	}
@@ -120,23 +125,23 @@ func (s *callSet) findOrAddCall(piece callPiece, notFirst bool) (*partialCall, e
 
 // findCall returns the call that piece seems to continue, or nil if it begins one. A piece with the index or id of a
 // call continues that call. If several calls match, the latest one is being written. A piece without an index may also
-// continue the last call. notFirst says that another piece precedes this one in its chunk.
-func (s *callSet) findCall(piece callPiece, notFirst bool) *partialCall {
+// continue the last call. isFirst says that the piece is the first one of its chunk.
+func (s *callSet) findCall(piece callPiece, isFirst bool) *partialCall {
 	for _, call := range slices.Backward(s.calls) {
 		if call.hasIndexOrID(piece) {
 			return call
 		}
 	}
-	if piece.hasIndex || len(s.calls) == 0 {
+	last := s.last()
+	if piece.hasIndex || last == nil {
 		return nil
 	}
-	last := s.calls[len(s.calls)-1]
 	if piece.name == "" {
 		return last
 	}
 	// A name without index and id continues the last call's name, unless that call already has arguments or this piece
 	// is not the first of its chunk. Two such pieces in one chunk are two calls.
-	if piece.id != "" || notFirst || len(last.arguments) > 0 {
+	if piece.id != "" || !isFirst || len(last.arguments) > 0 {
 		return nil
 	}
 	return last
@@ -146,10 +151,10 @@ func (s *callSet) findCall(piece callPiece, notFirst bool) *partialCall {
 // pieces and then as a whole (https://github.com/anomalyco/opencode/pull/17339), or under several indexes
 // (https://github.com/mudler/LocalAI/issues/9722). Complete arguments cannot be continued, so a piece without a name
 // whose arguments equal those of its call repeats them. A piece with a name repeats a call only if the ids are equal
-// too, because a model may make two equal calls with different ids. notFirst has the same meaning as for findCall.
-func (s *callSet) isRepetition(piece callPiece, notFirst bool) bool {
+// too, because a model may make two equal calls with different ids. isFirst has the same meaning as for findCall.
+func (s *callSet) isRepetition(piece callPiece, isFirst bool) bool {
 	if piece.name == "" {
-		call := s.findCall(piece, notFirst)
+		call := s.findCall(piece, isFirst)
 		return call != nil && call.scan.Closed() && string(call.arguments) == piece.arguments
 	}
 	return piece.id != "" && slices.ContainsFunc(s.calls, func(c *partialCall) bool {
@@ -168,10 +173,10 @@ func withoutRepetition(arguments string) string {
 			continue
 		}
 		object := arguments[:i+1]
-		if n := len(arguments) / len(object); n > 1 && strings.Repeat(object, n) == arguments {
+		if strings.Repeat(object, len(arguments)/len(object)) == arguments {
 			return object
 		}
-		break
+		return arguments
 	}
 	return arguments
 }
@@ -187,12 +192,11 @@ func (s *callSet) uniqueID(id string) string {
 	if id == "" || len(id) > maxCallID || strings.Contains(id, "\x00") {
 		return "call_" + rand.Text()
 	}
-	for n, candidate := 2, id; ; n++ {
-		if !s.hasID(candidate) {
-			return candidate
-		}
-		candidate = id + "_" + strconv.Itoa(n)
+	unique := id
+	for n := 2; s.hasID(unique); n++ {
+		unique = id + "_" + strconv.Itoa(n)
 	}
+	return unique
 }
 
 // hasID reports whether an announced call has this id. It compares at most llm.MaxCalls calls.

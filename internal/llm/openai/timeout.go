@@ -19,6 +19,9 @@ const afterFinish = 2 * time.Second
 // read to the end.
 const afterDone = 100 * time.Millisecond
 
+// maxDrained is how many events are read after [DONE]. Endpoints send none, or a few heartbeats.
+const maxDrained = 8
+
 // idleTimer cancels a request that receives no bytes for too long. Until the first byte of the body it runs all the
 // time. After that it runs only while a read waits for bytes, so that a slow consumer does not look like a slow
 // endpoint. Only the attempt's goroutine uses it.
