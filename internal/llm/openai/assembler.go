@@ -123,7 +123,7 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 	if slices.Contains(interruptedReasons, reason) {
 		failed := newError(llm.ModelError, publicFailing, fmt.Errorf("finish_reason is %s", reason))
 		failed.Retryable, failed.Unavailable = true, true
-		return &retryableError{err: failed, retry: true}
+		return &retryableError{err: failed, mayRepeat: true}
 	}
 	if reason != "" {
 		a.reason = reason
@@ -326,12 +326,12 @@ func (a *assembler) hasFinished() bool { return a.reason != "" }
 // If no part of the answer was emitted, the error allows a retry and a fallback, like a connection that broke before the
 // reply.
 func (a *assembler) truncatedError(cause error) error {
-	e := newError(llm.UpstreamTruncated, publicTruncated, cause)
-	e.Retryable, e.Unavailable = true, !a.partSent
+	modelErr := newError(llm.UpstreamTruncated, publicTruncated, cause)
+	modelErr.Retryable, modelErr.Unavailable = true, !a.partSent
 	if a.partSent {
-		return e
+		return modelErr
 	}
-	return &retryableError{err: e, retry: true}
+	return &retryableError{err: modelErr, mayRepeat: true}
 }
 
 // finishAnswer emits the complete calls, the extensions, the usage and the finish. If no finish_reason has arrived, it

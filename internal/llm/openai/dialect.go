@@ -44,13 +44,13 @@ type dialect struct {
 func (d dialect) withoutRefused(refusal *retryableError, body []byte, hasSchema bool) dialect {
 	message := strings.ToLower(refusal.err.Message)
 	status := refusal.err.Status
-	isRefusal := slices.Contains(refusalStatuses, status)
+	mayRefuse := slices.Contains(refusalStatuses, status)
 	switch {
 	case !d.noImages && refusal.refusesImages && bytes.Contains(body, []byte(`"type":"image_url"`)):
 		d.noImages = true
-	case isRefusal && !d.shortIDs && containsAny(message, idWords) && bytes.Contains(body, []byte(`"tool_calls":`)):
+	case mayRefuse && !d.shortIDs && containsAny(message, idWords) && bytes.Contains(body, []byte(`"tool_calls":`)):
 		d.shortIDs = true
-	case isRefusal && !d.noFormat && hasSchema && containsAny(message, formatWords):
+	case mayRefuse && !d.noFormat && hasSchema && containsAny(message, formatWords):
 		d.noFormat = true
 		d.schemaRefused = containsAny(message, schemaWords)
 	case status == http.StatusBadRequest || status == http.StatusUnprocessableEntity:
@@ -281,8 +281,8 @@ func (s *modelRefusals) add(model string) {
 func (s *modelRefusals) wasRefused(model string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, known := s.refused[model]
-	if known && time.Since(at) > refusalLifetime {
+	refusedAt, known := s.refused[model]
+	if known && time.Since(refusedAt) > refusalLifetime {
 		delete(s.refused, model)
 		return false
 	}

@@ -64,11 +64,12 @@ func newError(kind llm.Kind, public string, err error) *llm.Error {
 	return &llm.Error{Kind: kind, Public: public, Err: err}
 }
 
-// retryableError wraps an *llm.Error after which the retry loop may send another request. If retry is true, it may send
-// the same request. Otherwise it may only send one in another dialect, if withoutRefused finds something to adapt.
+// retryableError wraps an *llm.Error after which the retry loop may send another request, because no part of the answer
+// was emitted. If mayRepeat is true, it may send the same request. Otherwise it may only send one in another dialect, if
+// withoutRefused finds something to adapt.
 type retryableError struct {
 	err        *llm.Error
-	retry      bool   // the same request may succeed later
+	mayRepeat  bool   // the same request may succeed later
 	retryAfter string // as in a Retry-After header; "" if unknown
 
 	refusesImages bool // the endpoint says that the model takes no images
@@ -131,12 +132,12 @@ func statusError(status int, body []byte) *retryableError {
 		modelErr.Kind = llm.RateLimited
 		modelErr.Public = publicLimited
 		modelErr.Retryable = true
-		failed.retry = true
+		failed.mayRepeat = true
 		failed.setRetryAfter(retryInfo(body))
 	case slices.Contains(temporaryStatuses, status):
 		modelErr.Public = publicFailing
 		modelErr.Retryable = true
-		failed.retry = true
+		failed.mayRepeat = true
 	case status >= 500:
 		modelErr.Public = publicFailing
 	}

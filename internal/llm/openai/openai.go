@@ -238,44 +238,49 @@ func (m *Model) Stream(ctx context.Context, request llm.Request) iter.Seq2[llm.P
 // count as a retry, because the endpoint works, and the first question after each start would otherwise use up the
 // retries. The loop ends, because withoutRefused only sets fields of the dialect and never clears one.
 func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emit emitter) error {
-	dialect := m.dialect.Load()
-	dialect.noImages, dialect.noFormat = m.images.wasRefused(request.Model), m.formats.wasRefused(request.Model)
-	dialect.noStrict = m.strictTools.wasRefused(request.Model)
+	dialect := m.knownDialect(request.Model)
 	body, err := m.encodeWithDialect(request, dialect)
 	if err != nil {
 		return err
 	}
-
-	// All reasons for a retry share one budget. makeAttempt returns a retryableError only while no part of the answer
-	// was emitted.
-	retries := 0
+	retries := 0 // all reasons for a retry share one budget
 	for {
 		key := m.key() // once per attempt, because an error must be redacted with the key that was sent
-		err := m.makeAttempt(ctx, key, body, emit)
-		if failed, ok := errors.AsType[*llm.Error](err); ok {
-			m.reportError(ctx, request.Model, failed, slices.Concat(m.secrets, []string{key}))
+		err = m.makeAttempt(ctx, key, body, emit)
+		if modelErr, ok := errors.AsType[*llm.Error](err); ok {
+			m.reportError(ctx, request.Model, modelErr, slices.Concat(m.secrets, []string{key}))
 		}
-		var retryable *retryableError
-		if !errors.As(err, &retryable) {
-			return err
+		failure, ok := errors.AsType[*retryableError](err)
+		if !ok {
+			return err // or nil after a complete answer
 		}
-		adapted := dialect.withoutRefused(retryable, body, len(request.OutputSchema) > 0)
-		if adapted == dialect {
-			if err := m.waitForRetry(ctx, request.Model, retries, retryable); err != nil {
+
+		adapted := dialect.withoutRefused(failure, body, len(request.OutputSchema) > 0)
+		if adapted == dialect { // nothing to adapt, so send the same request again
+			if err = m.waitForRetry(ctx, request.Model, retries, failure); err != nil {
 				return err
 			}
 			retries++
 			continue
 		}
 		m.rememberDialect(ctx, request.Model, adapted)
-		dialect = adapted
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		dialect = adapted
 		if body, err = m.encodeWithDialect(request, dialect); err != nil {
 			return err
 		}
 	}
+}
+
+// knownDialect returns the dialect for a new request to model, without everything that the endpoint has refused before.
+func (m *Model) knownDialect(model string) dialect {
+	d := m.dialect.Load()
+	d.noImages = m.images.wasRefused(model)
+	d.noFormat = m.formats.wasRefused(model)
+	d.noStrict = m.strictTools.wasRefused(model)
+	return d
 }
 
 // rememberDialect stores the refusals in d for later requests. Some apply to the whole endpoint, and some only to the
@@ -307,16 +312,16 @@ func (m *Model) encodeWithDialect(request *llm.Request, d dialect) ([]byte, erro
 	return body, nil
 }
 
-// waitForRetry logs the failure and waits until the next attempt may start. try is the number of retries so far. If
+// waitForRetry logs the failure and waits until the next attempt may start. retries is the number of retries so far. If
 // another attempt is useless or not allowed, it returns failure's *llm.Error at once. It returns ctx's error if ctx
 // ends.
-func (m *Model) waitForRetry(ctx context.Context, model string, try int, failure *retryableError) error {
-	delay, ok := retryDelay(try, failure.retryAfter, time.Now())
-	if !failure.retry || !ok || try >= m.retries {
+func (m *Model) waitForRetry(ctx context.Context, model string, retries int, failure *retryableError) error {
+	delay, isAcceptable := retryDelay(retries, failure.retryAfter, time.Now())
+	if !failure.mayRepeat || !isAcceptable || retries >= m.retries {
 		return failure.err
 	}
 	m.log.LogAttrs(ctx, slog.LevelWarn, "model call failed, trying again",
-		slog.String("model", model), slog.Int("status", failure.err.Status), slog.Int("try", try+1),
+		slog.String("model", model), slog.Int("status", failure.err.Status), slog.Int("try", retries+1),
 		slog.Duration("delay", delay), help.Model.Attr())
 	return sleepContext(ctx, delay)
 }

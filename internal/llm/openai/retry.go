@@ -18,9 +18,9 @@ const (
 )
 
 // retryDelay returns how long to wait before retry number try, counted from 0. retryAfter is the reply's Retry-After
-// header. If it is empty or malformed, the delay is backoffDelay(try). retry is false if the endpoint asks for more
-// than maxRetryDelay, because a person is waiting for the answer.
-func retryDelay(try int, retryAfter string, now time.Time) (delay time.Duration, retry bool) {
+// header. If it is empty or malformed, the delay is backoffDelay(try). isAcceptable is false if the endpoint asks for
+// more than maxRetryDelay, because a person is waiting for the answer.
+func retryDelay(try int, retryAfter string, now time.Time) (delay time.Duration, isAcceptable bool) {
 	if delay, ok := parseRetryAfter(retryAfter, now); ok {
 		return delay, delay <= maxRetryDelay
 	}

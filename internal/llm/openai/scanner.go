@@ -35,8 +35,8 @@ const maxDepth = 10000
 var errCut = errors.New("unexpected end of JSON")
 
 // failSyntax records a syntax error at pos, or errCut at the end of the data, and empties data, which ends the reading.
-// Only the first error is recorded. failSyntax always returns false, so that its callers can return its result.
-func (s *jsonScanner) failSyntax() bool {
+// Only the first error is recorded.
+func (s *jsonScanner) failSyntax() {
 	if s.syntaxErr == nil {
 		s.syntaxErr = errCut
 		if s.pos < len(s.data) {
@@ -44,7 +44,6 @@ func (s *jsonScanner) failSyntax() bool {
 		}
 		s.data, s.pos = nil, 0
 	}
-	return false
 }
 
 // skipMismatch skips a value that does not have the type expected for member, and records a typeErr. It records no
@@ -78,46 +77,50 @@ func (s *jsonScanner) skipSpace() byte {
 	return 0
 }
 
-// enter reads the opening bracket of an object or array, and reports whether an element follows. It reads an empty
-// object or array to its end. It skips a value of another type with skipMismatch, and member is the name in the error.
+// enter reads the opening bracket of an object or array, and reports whether an element follows. If the object or array
+// is empty, enter also reads the closing bracket. It skips a value of another type with skipMismatch, which names member
+// in its error. member may be "" if the caller knows the type.
 //
 //	for more := s.enter('{', "usage"); more; more = s.hasNext('}') {
 //		switch string(s.readName()) {
-func (s *jsonScanner) enter(bracket byte, member string) bool {
-	if s.peekKind() != bracket {
+func (s *jsonScanner) enter(opening byte, member string) bool {
+	if s.peekKind() != opening {
 		s.skipMismatch(member)
 		return false
 	}
 	s.depth++
 	if s.depth > maxDepth {
-		return s.failSyntax()
+		s.failSyntax()
+		return false
 	}
 	s.pos++
-	if s.peekKind() == bracket+2 { // in ASCII, a closing bracket comes two after its opening bracket
-		return s.leaveValue()
+	closing := opening + 2 // in ASCII, both ']' and '}' come two after their opening bracket
+	if s.peekKind() == closing {
+		s.leave()
+		return false
 	}
 	return true
 }
 
-// hasNext reads the comma before the next element of an object or array, and returns true. If the closing bracket is
-// next, it reads that bracket and returns false. bracket is the closing bracket that the caller expects.
-func (s *jsonScanner) hasNext(bracket byte) bool {
+// hasNext reads the comma before the next element of an object or array, and returns true. If closing is next, the
+// closing bracket that the caller expects, hasNext reads that and returns false. Anything else is a syntax error.
+func (s *jsonScanner) hasNext(closing byte) bool {
 	switch s.peekKind() {
 	case ',':
 		s.pos++
 		return true
-	case bracket:
-		return s.leaveValue()
+	case closing:
+		s.leave()
+	default:
+		s.failSyntax()
 	}
-	return s.failSyntax()
+	return false
 }
 
-// leaveValue reads the closing bracket of an object or array. It always returns false, as a result for enter and
-// hasNext.
-func (s *jsonScanner) leaveValue() bool {
+// leave reads the closing bracket of an object or array.
+func (s *jsonScanner) leave() {
 	s.pos++
 	s.depth--
-	return false
 }
 
 // readName reads a member's name and the colon after it. It returns the name without quotes and escapes, or nil after a

@@ -50,7 +50,7 @@ const maxDescribedBytes = 4 << 10
 // a sentence to the description.
 func (root orderedObject) mergeAlternatives() orderedObject {
 	if target, ok := root.resolveRef(root.member("$ref")); ok {
-		root = root.withoutMember("$ref").mergeProperties([]orderedObject{target}, true)
+		root = root.withoutMember("$ref").mergeProperties([]orderedObject{target}, "allOf")
 	}
 	for _, keyword := range topLevelKeywords {
 		raw := root.member(keyword.name)
@@ -60,7 +60,7 @@ func (root orderedObject) mergeAlternatives() orderedObject {
 		root = root.withoutMember(keyword.name)
 		var list []json.RawMessage
 		if json.Unmarshal(raw, &list) == nil && keyword.name != "enum" && keyword.name != "const" {
-			root = root.mergeProperties(root.decodeParts(list), keyword.name == "allOf")
+			root = root.mergeProperties(root.decodeParts(list), keyword.name)
 		}
 		values := string(raw)
 		if len(values) > maxDescribedBytes {
@@ -94,20 +94,19 @@ func (root orderedObject) resolveRef(ref json.RawMessage) (target orderedObject,
 	if json.Unmarshal(ref, &pointer) != nil || !strings.HasPrefix(pointer, "#/") {
 		return nil, false
 	}
-	at := root
-	for _, name := range strings.Split(pointer[2:], "/") {
-		next, ok := decodeObject(at.member(strings.NewReplacer("~1", "/", "~0", "~").Replace(name)))
-		if !ok {
+	target = root
+	unescape := strings.NewReplacer("~1", "/", "~0", "~") // RFC 6901, section 4
+	for _, name := range strings.Split(pointer[len("#/"):], "/") {
+		if target, ok = decodeObject(target.member(unescape.Replace(name))); !ok {
 			return nil, false
 		}
-		at = next
 	}
-	return at, true
+	return target, true
 }
 
-// mergeProperties returns root with the properties of all parts added. It also adds the names that every part requires.
-// If anyPart is true, it adds the names that at least one part requires. This is for allOf, whose parts all apply.
-func (root orderedObject) mergeProperties(parts []orderedObject, anyPart bool) orderedObject {
+// mergeProperties returns root with the properties of all parts added, and with the names that requiredByParts returns.
+// keyword is the keyword whose value the parts are, such as anyOf.
+func (root orderedObject) mergeProperties(parts []orderedObject, keyword string) orderedObject {
 	properties, _ := decodeObject(root.member("properties"))
 	for _, part := range parts {
 		added, _ := decodeObject(part.member("properties"))
@@ -119,7 +118,7 @@ func (root orderedObject) mergeProperties(parts []orderedObject, anyPart bool) o
 		root = root.withMember("properties", properties.encodeJSON())
 	}
 	required := root.requiredNames()
-	for _, name := range requiredByParts(parts, anyPart) {
+	for _, name := range requiredByParts(parts, keyword) {
 		if !slices.Contains(required, name) {
 			required = append(required, name)
 		}
@@ -154,9 +153,10 @@ func (root orderedObject) requiredNames() (names []string) {
 	return names
 }
 
-// requiredByParts returns the names that all parts require, in the order in which they first appear. If anyPart is
-// true, it returns the names that at least one part requires.
-func requiredByParts(parts []orderedObject, anyPart bool) (required []string) {
+// requiredByParts returns the names that a value must have because of parts, in the order in which they first appear.
+// For the keyword allOf, whose parts all apply, these are the names that at least one part requires. For any other
+// keyword, these are the names that all parts require.
+func requiredByParts(parts []orderedObject, keyword string) (required []string) {
 	counts := map[string]int{} // number of parts that require the name
 	var names []string
 	for _, part := range parts {
@@ -168,7 +168,7 @@ func requiredByParts(parts []orderedObject, anyPart bool) (required []string) {
 		}
 	}
 	for _, name := range names {
-		if anyPart || counts[name] == len(parts) {
+		if keyword == "allOf" || counts[name] == len(parts) {
 			required = append(required, name)
 		}
 	}
