@@ -52,17 +52,18 @@ var pieceNames = map[string]bool{"reasoning_content": true, "reasoning": true, "
 // addPiece adds another piece, the JSON raw, to the value of the member name. It appends to strings and arrays, and
 // merges objects. A piece of a different type, or any number or boolean, replaces the value. addPiece ignores null.
 func (v *extensionValue) addPiece(name string, raw []byte) {
-	if raw[0] == 'n' {
+	kind := raw[0]
+	if kind == 'n' { // null
 		return
 	}
-	canGrow := v.kind == '"' || v.kind == '{' || v.kind == '['
-	if raw[0] != v.kind || !canGrow {
+	canGrow := kind == '"' || kind == '{' || kind == '['
+	if kind != v.kind || !canGrow {
 		*v = *newExtensionValue(raw)
 		return
 	}
 	v.parseLevel()
 	piece := jsonScanner{data: raw}
-	switch v.kind {
+	switch kind {
 	case '"':
 		text := piece.readString("")
 		if pieceNames[name] || text != string(v.text) {
@@ -218,7 +219,7 @@ type extensionSet struct{ object extensionValue }
 // addMembers adds the members of one chunk. It ignores members that are null.
 func (x *extensionSet) addMembers(members []rawMember) {
 	for _, m := range members {
-		if m.value[0] != 'n' {
+		if m.value[0] != 'n' { // null
 			x.object.addMember(m.name, m.value)
 		}
 	}

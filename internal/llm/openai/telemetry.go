@@ -152,15 +152,15 @@ func (r *callRecorder) recordPart(ctx context.Context, part llm.Part) {
 // recordEnd ends the span, and measures the duration and the tokens of the call. err is the call's error. nil does not
 // count as an error, nor does errStopped, which means that the consumer stopped early.
 func (r *callRecorder) recordEnd(ctx context.Context, err error) {
-	var extra []attribute.KeyValue
+	var errorAttributes []attribute.KeyValue
 	if err != nil && !errors.Is(err, errStopped) {
 		kind, public := errorType(err)
-		extra = append(extra, semconv.ErrorTypeKey.String(kind))
+		errorAttributes = append(errorAttributes, semconv.ErrorTypeKey.String(kind))
 		if r.span.IsRecording() {
 			// The cause may quote the endpoint, so it is only logged.
 			r.span.RecordError(errors.New(public))
 			r.span.SetStatus(codes.Error, public)
-			r.span.SetAttributes(extra...)
+			r.span.SetAttributes(errorAttributes...)
 		}
 	}
 	// Attributes are created only for a recording span or an enabled instrument, so that disabled telemetry costs
@@ -171,7 +171,7 @@ func (r *callRecorder) recordEnd(ctx context.Context, err error) {
 	r.span.End()
 	t := r.telemetry
 	if t.duration.Enabled(ctx) {
-		t.duration.Record(ctx, time.Since(r.start).Seconds(), r.measurementAttributes(extra...))
+		t.duration.Record(ctx, time.Since(r.start).Seconds(), r.measurementAttributes(errorAttributes...))
 	}
 	if r.usage != (llm.Usage{}) && t.tokens.Enabled(ctx) {
 		t.tokens.Record(ctx, r.usage.Input, r.measurementAttributes(semconv.GenAITokenTypeInput))
