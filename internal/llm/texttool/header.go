@@ -166,7 +166,7 @@ func (m *headerMatcher) mismatchResult(final bool) matchResult {
 // matchToolHeader matches a header, starting at the word TOOL. An object with arguments may follow any header. A list,
 // or text without a bracket, counts only if the header is in capitals and names an offered tool.
 func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (header toolHeader, result matchResult) {
-	tool := m.pos
+	toolStart := m.pos
 	if !m.matchLabel("TOOL") {
 		return header, m.mismatchResult(final)
 	}
@@ -176,12 +176,12 @@ func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (
 		return header, m.mismatchResult(final)
 	}
 	m.skipBytes(whiteSpace+marks+`"',`, maxSpace)
-	parameters := m.pos
+	parametersStart := m.pos
 	if !m.matchLabel("PARAMETERS") {
 		return header, m.mismatchResult(final)
 	}
 	afterColon := m.pos
-	inCapitals := strings.HasPrefix(m.text[tool:], "TOOL") && strings.HasPrefix(m.text[parameters:], "PARAMETERS")
+	inCapitals := strings.HasPrefix(m.text[toolStart:], "TOOL") && strings.HasPrefix(m.text[parametersStart:], "PARAMETERS")
 
 	if strings.Contains(m.skipBytes(whiteSpace+marks, maxSpace), "```") {
 		header.fences++

@@ -87,13 +87,10 @@ func matchNotation(text string, at position, final bool, tools toolSet) matchRes
 		}
 	}
 	if at.lineStart {
-		result = max(result, matchReAct(text, final, tools))
+		result = max(result, matchReAct(text, final, tools), matchPrefix(text, toolCodeMark, final))
 	}
 	if at.answerStart {
 		result = max(result, matchWholeAnswer(text, final, tools))
-	}
-	if at.lineStart {
-		result = max(result, matchPrefix(text, toolCodeMark, final))
 	}
 	return result
 }
@@ -193,8 +190,8 @@ type segment struct {
 var endTokens = []string{"<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|call|>",
 	"</s>", "<｜end▁of▁sentence｜>", "<|python_end|>", "<|tool_call_end|>", "<|/tool_call|>"}
 
-// trimEnd removes white space and endTokens from the end of text.
-func trimEnd(text string) string {
+// trimEndTokens removes white space and endTokens from the end of text.
+func trimEndTokens(text string) string {
 	for {
 		text = strings.TrimRight(text, whiteSpace)
 		before := text
@@ -211,7 +208,7 @@ func trimEnd(text string) string {
 // text has no call, or a call of a tool that was not offered. All of it is then text. truncated says that the model
 // could not finish the text. A call without a clear end then does not count, because it may lack arguments.
 func parseBuffered(text string, tools toolSet, truncated bool) (segments []segment, hasCall bool) {
-	segments = tools.splitCalls(trimEnd(text), truncated)
+	segments = tools.splitCalls(trimEndTokens(text), truncated)
 	for _, segment := range segments {
 		if segment.call == nil {
 			continue
@@ -245,7 +242,7 @@ func (tools toolSet) splitCalls(text string, truncated bool) []segment {
 	case strings.HasPrefix(text, pythonMark), strings.HasPrefix(text, pythonStartMark),
 		strings.HasPrefix(text, callMark), strings.HasPrefix(text, callStartMark):
 		_, body, _ := strings.Cut(text, "|>")
-		return callSegments(tools.parseBlock(trimEnd(body)))
+		return callSegments(tools.parseBlock(trimEndTokens(body)))
 	case strings.HasPrefix(text, mistralMark):
 		return callSegments(parseMistral(text))
 	case strings.HasPrefix(text, toolCodeMark):
@@ -362,22 +359,27 @@ var mistralName = regexp.MustCompile(`^\s*([\pL\pM\pN_./-]+)\s*(?:\[CALL_ID\][^\
 // arguments. It returns nil if a part is neither.
 func parseMistral(text string) (calls []writtenCall) {
 	for text != "" {
-		jsonEnd := len(mistralName.FindString(text))
-		jsonEnd += jsonLength(text[jsonEnd:]) // marks before jsonEnd are inside a JSON string and do not count
-		afterJSON, rest, _ := strings.Cut(text[jsonEnd:], mistralMark)
-		part := strings.TrimSpace(text[:jsonEnd] + afterJSON)
-		part = strings.TrimSpace(strings.TrimSuffix(part, "</s>"))
-		text = rest
-		if part == "" {
+		var part string
+		if part, text = cutMistralPart(text); part == "" {
 			continue
 		}
-		found := parseMistralPart(part)
-		if found == nil {
+		partCalls := parseMistralPart(part)
+		if partCalls == nil {
 			return nil
 		}
-		calls = append(calls, found...)
+		calls = append(calls, partCalls...)
 	}
 	return calls
+}
+
+// cutMistralPart cuts text before the next mark of Mistral's notation. Marks within the JSON at the beginning of text,
+// or within the JSON after a name there, are part of a string and do not count.
+func cutMistralPart(text string) (part, rest string) {
+	jsonEnd := len(mistralName.FindString(text))
+	jsonEnd += jsonLength(text[jsonEnd:])
+	afterJSON, rest, _ := strings.Cut(text[jsonEnd:], mistralMark)
+	part = strings.TrimSpace(text[:jsonEnd] + afterJSON)
+	return strings.TrimSpace(strings.TrimSuffix(part, "</s>")), rest
 }
 
 // parseMistralPart reads the text between two marks of Mistral's notation. It returns nil if the text is not a call.

@@ -111,10 +111,11 @@ func appendAsText(out []llm.Message, message llm.Message) []llm.Message {
 
 // resultText returns the result of a call in the form that callForm announces.
 func resultText(message llm.Message) string {
+	label := "TOOL RESULT: "
 	if message.Failed {
-		return "TOOL ERROR: " + message.Tool + "\n" + message.Text
+		label = "TOOL ERROR: "
 	}
-	return "TOOL RESULT: " + message.Tool + "\n" + message.Text
+	return label + message.Tool + "\n" + message.Text
 }
 
 // callsText returns the text of an assistant message, followed by the message's calls in the form of the prompt. It
@@ -128,11 +129,7 @@ func callsText(message llm.Message) string {
 		if isNearMiss(c, message.Text) {
 			continue
 		}
-		args := c.Arguments
-		if args == "" {
-			args = "{}"
-		}
-		blocks = append(blocks, firstLine(c.Name)+"\nPARAMETERS: "+args)
+		blocks = append(blocks, toolLabel+c.Name+"\nPARAMETERS: "+cmp.Or(c.Arguments, "{}"))
 	}
 	return strings.Join(blocks, "\n\n")
 }

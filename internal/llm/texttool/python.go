@@ -11,7 +11,7 @@ import (
 // parameters, which JSON Schema does not define. A variable or an expression has no value that could be passed on.
 func parsePythonCalls(text string) (calls []writtenCall) {
 	p := &pythonParser{text: strings.TrimSpace(text)}
-	list := p.skipToken("[")
+	isList := p.skipToken("[")
 	for {
 		call, ok := p.readCall()
 		if !ok {
@@ -22,7 +22,7 @@ func parsePythonCalls(text string) (calls []writtenCall) {
 			break
 		}
 	}
-	isUnclosed := list && !p.skipToken("]")
+	isUnclosed := isList && !p.skipToken("]")
 	if isUnclosed || p.remainingText() != "" {
 		return nil
 	}
@@ -40,12 +40,12 @@ const (
 func parseToolCode(text string) (calls []writtenCall) {
 	p := &pythonParser{text: text}
 	for p.remainingText() != "" {
-		printed := p.skipToken("print(")
+		isPrinted := p.skipToken("print(")
 		call, ok := p.readCall()
 		if !ok {
 			return nil
 		}
-		if printed && !p.skipToken(")") {
+		if isPrinted && !p.skipToken(")") {
 			return nil
 		}
 		call.name = strings.TrimPrefix(call.name, "default_api.") // the module of all tools in Gemini's prompt
