@@ -134,7 +134,7 @@ func (e *Expect) checkCalls(calls []string, fail failFunc) {
 	}
 	for _, glob := range e.NeverCalls {
 		if countMatches(glob, calls) > 0 {
-			fail("never_calls", "%s is called; the calls are %s", glob, list(calls))
+			fail("never_calls", "%s is called; the calls are %s", glob, joinNames(calls))
 		}
 	}
 }
@@ -148,7 +148,7 @@ func (e *Expect) checkCallOrder(calls []string, fail failFunc) {
 		}
 	}
 	if matched < len(e.Calls) {
-		fail("calls", "%s is not called%s; the calls are %s", e.Calls[matched], afterCalls(e.Calls[:matched]), list(calls))
+		fail("calls", "%s is not called%s; the calls are %s", e.Calls[matched], afterCalls(e.Calls[:matched]), joinNames(calls))
 	}
 }
 
@@ -161,7 +161,7 @@ func (e *Expect) checkCallCounts(calls []string, fail failFunc) {
 	}
 	for _, glob := range slices.Sorted(maps.Keys(wanted)) {
 		if got := countMatches(glob, calls); got < wanted[glob] {
-			fail("calls", "%s is called %d times, not %d; the calls are %s", glob, got, wanted[glob], list(calls))
+			fail("calls", "%s is called %d times, not %d; the calls are %s", glob, got, wanted[glob], joinNames(calls))
 		}
 	}
 }
@@ -174,8 +174,8 @@ func afterCalls(before []string) string {
 	return " after " + strings.Join(before, ", ")
 }
 
-// list joins the names of calls for a failure. For no calls it returns "none".
-func list(calls []string) string {
+// joinNames joins the names of calls for a failure. For no calls it returns "none".
+func joinNames(calls []string) string {
 	if len(calls) == 0 {
 		return "none"
 	}

@@ -86,13 +86,13 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 	return report, nil
 }
 
-// startRuns runs the cases in goroutines, o.Parallel runs at a time, and returns the channel of results. The caller
+// startRuns runs the cases in goroutines, opts.Parallel runs at a time, and returns the channel of results. The caller
 // must read the channel until it is closed, or the goroutines never end. If ctx ends, no further run begins, and the
 // runs in progress end with the error of ctx.
-func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-chan finishedRun {
+func (e *evaluator) startRuns(ctx context.Context, suite Suite, opts Options) <-chan finishedRun {
 	caseIndexes, results := make(chan int), make(chan finishedRun)
 	var workers sync.WaitGroup
-	for range max(o.Parallel, 1) {
+	for range max(opts.Parallel, 1) {
 		workers.Go(func() {
 			for i := range caseIndexes {
 				report, err := e.run(ctx, suite, suite.Cases[i])
@@ -132,7 +132,9 @@ func (e *evaluator) run(ctx context.Context, suite Suite, testCase Case) (RunRep
 		limit = time.Duration(testCase.Expect.MaxSeconds * float64(time.Second))
 	}
 	metadata := map[string]string{"eval_suite": printable(suite.Name, 128), "eval_case": printable(testCase.Name, 128)}
-	r, err := e.ask(ctx, question{Question: testCase.Question, Agent: testCase.Agent, Metadata: metadata}, testCase.Approve, limit)
+	r, err := e.ask(ctx, question{
+		Question: testCase.Question, Agent: testCase.Agent, Metadata: metadata, approve: testCase.Approve, limit: limit,
+	})
 	if err != nil {
 		return RunReport{}, err
 	}

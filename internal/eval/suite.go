@@ -144,27 +144,35 @@ func Parse(data []byte, opts FileOptions) (Suite, error) {
 	if err != nil {
 		return Suite{}, err
 	}
-	s, err := schema.Compile(api.EvalSchema)
-	if err != nil {
-		return Suite{}, fmt.Errorf("compile the schema of a suite: %w", err)
-	}
-	if problems := s.Validate(doc.value); len(problems) > 0 {
-		problem := problems[0]
-		// A misspelled member is unknown, and the member that was meant is missing. Report the one that the file has.
-		if i := slices.IndexFunc(problems, func(p schema.Problem) bool { return doc.lines[p.Pointer] > 0 }); i >= 0 {
-			problem = problems[i]
-		}
-		pointer, detail := problem.Pointer, problem.Detail
-		if doc.lines[pointer+"/question"] > 0 && doc.lines[pointer+"/file"] > 0 {
-			detail = "question and file are both given" // clearer than the message for oneOf
-		}
-		return Suite{}, doc.errorAt(pointer, detail)
+	if err := validateSuite(doc); err != nil {
+		return Suite{}, err
 	}
 	var file suiteFile
 	if err := json.Unmarshal(doc.value, &file); err != nil {
 		return Suite{}, &Error{Detail: "cannot be read: " + err.Error()}
 	}
 	return newSuite(file, doc, opts)
+}
+
+// validateSuite validates doc against the schema of suites. It returns an *Error for the first mistake.
+func validateSuite(doc *document) error {
+	s, err := schema.Compile(api.EvalSchema)
+	if err != nil {
+		return fmt.Errorf("compile the schema of a suite: %w", err)
+	}
+	problems := s.Validate(doc.value)
+	if len(problems) == 0 {
+		return nil
+	}
+	problem := problems[0]
+	// A misspelled member is unknown, and the member that was meant is missing. Report the one that the file has.
+	if i := slices.IndexFunc(problems, func(p schema.Problem) bool { return doc.lines[p.Pointer] > 0 }); i >= 0 {
+		problem = problems[i]
+	}
+	if doc.lines[problem.Pointer+"/question"] > 0 && doc.lines[problem.Pointer+"/file"] > 0 {
+		problem.Detail = "question and file are both given" // clearer than the message for oneOf
+	}
+	return doc.errorAt(problem.Pointer, problem.Detail)
 }
 
 // newSuite checks what the schema cannot express, and fills in the defaults. A case's own value has precedence over the
