@@ -73,7 +73,7 @@ func (l *statusLine) set(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	text = PlainText(text)
-	if l.enabled && l.text != "" && text == "" {
+	if l.enabled && l.text != "" && text == "" { // drawLocked erases the line only to show another text
 		io.WriteString(l.w, eraseLine)
 	}
 	l.text = text
