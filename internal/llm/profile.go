@@ -2,6 +2,7 @@ package llm
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -199,20 +200,17 @@ func profileError(err error) error {
 	return fmt.Errorf("%.200s: %s", oneLine, problem)
 }
 
-// check returns an error for the first field that is invalid or contradicts another one. pointer is the profile's JSON
-// pointer in MODELS_FILE. It is the beginning of the error.
+// check returns an error for the first field that is invalid or contradicts another one. The error begins with pointer,
+// the profile's JSON pointer in MODELS_FILE, and the name of the field.
 func (p *Profile) check(pointer string) error {
-	price := Price{}
-	if p.Price != nil {
-		price = *p.Price
-	}
+	price := cmp.Or(p.Price, &Price{})
 	for _, rule := range []struct {
 		field, problem string
 		broken         bool
 	}{
 		{"/id", "missing", p.ID == ""},
-		{"/id", "not a name", badID(p.ID)},
-		{"/upstream", "not a name", badID(p.Upstream)},
+		{"/id", "not a name", isInvalidID(p.ID)},
+		{"/upstream", "not a name", isInvalidID(p.Upstream)},
 		{"/tool_calling", "not auto, native or text", !slices.Contains([]ToolCalling{"", AutoCalling, NativeCalling, TextCalling}, p.ToolCalling)},
 		{"/structured_output", "not native or prompt", !slices.Contains([]StructuredOutput{"", NativeOutput, PromptOutput}, p.StructuredOutput)},
 		{"/api_key_file", "given beside api_key", p.APIKey != "" && p.APIKeyFile != ""},
@@ -229,7 +227,8 @@ func (p *Profile) check(pointer string) error {
 	return nil
 }
 
-// badID reports whether an id is too long or has control characters, which would corrupt a line of the log.
-func badID(id string) bool {
+// isInvalidID reports whether an id is too long or has control characters, which would corrupt a line of the log. An
+// empty id is not invalid.
+func isInvalidID(id string) bool {
 	return len(id) > maxModelID || strings.ContainsFunc(id, unicode.IsControl)
 }

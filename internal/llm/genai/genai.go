@@ -117,18 +117,21 @@ func argumentsValue(text string, limit int) any {
 // encodeBounded returns the JSON of n messages in at most MaxBytes. build(from, limit) must return the messages from
 // index from on, with texts of at most limit bytes. encodeBounded first halves limit, down to minText, and then leaves
 // out the older half of the messages, until the JSON fits. It returns an empty list if even a single message does not
-// fit, because it has very many calls.
+// fit, because it has very many calls, or if the messages cannot be encoded.
 func encodeBounded(n int, build func(from, limit int) any) string {
 	from, limit := 0, maxText
 	for {
 		text, err := json.Marshal(build(from, limit))
+		remaining := n - from
 		switch {
-		case err == nil && len(text) <= MaxBytes:
+		case err != nil:
+			return "[]"
+		case len(text) <= MaxBytes:
 			return string(text)
-		case err == nil && limit > minText:
+		case limit > minText:
 			limit /= 2
-		case err == nil && n-from > 1:
-			from += (n - from + 1) / 2
+		case remaining > 1:
+			from += (remaining + 1) / 2
 		default:
 			return "[]"
 		}

@@ -201,10 +201,5 @@ func (s *callSet) uniqueID(id string) string {
 
 // hasID reports whether an announced call has this id. It compares at most llm.MaxCalls calls.
 func (s *callSet) hasID(id string) bool {
-	for _, c := range s.calls {
-		if c.announced && c.id == id {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.calls, func(c *partialCall) bool { return c.announced && c.id == id })
 }

@@ -115,12 +115,10 @@ var (
 // namesExtension reports whether the message, in lower case, names a member that body contains and that only
 // llm.Extensions add to a request.
 func namesExtension(message string, body []byte) bool {
-	for _, name := range []string{"reasoning_content", "reasoning_details", "reasoning", "extra_content", "thinking", "channel"} {
-		if strings.Contains(message, name) && bytes.Contains(body, []byte(`"`+name+`":`)) {
-			return true
-		}
-	}
-	return false
+	names := []string{"reasoning_content", "reasoning_details", "reasoning", "extra_content", "thinking", "channel"}
+	return slices.ContainsFunc(names, func(name string) bool {
+		return strings.Contains(message, name) && bytes.Contains(body, []byte(`"`+name+`":`))
+	})
 }
 
 // endpointPart returns the part of the dialect that applies to all requests to the endpoint, for any model and history.

@@ -237,12 +237,7 @@ func exceedsContext(body []byte) bool {
 
 // containsAny reports whether text contains one of words. Both text and words must be in lower case.
 func containsAny(text string, words []string) bool {
-	for _, w := range words {
-		if strings.Contains(text, w) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
 }
 
 // quotaWords are the phrases, in lower case, with which endpoints report that an account has used up its quota or

@@ -31,7 +31,7 @@ type rawMember struct {
 // A value is parsed only if it is continued.
 type extensionValue struct {
 	raw  []byte // the JSON of a value that arrived in one piece; nil after parseLevel
-	kind byte   // the first byte of the JSON, which determines the type
+	kind byte   // the first byte of the JSON, which determines the type; 0 means an object
 
 	// The value after parseLevel, depending on kind.
 	text     []byte            // text of a string, without quotes and escapes
@@ -230,7 +230,7 @@ func (x *extensionSet) encodeMembers() json.RawMessage {
 	if len(x.object.names) == 0 {
 		return nil
 	}
-	return (&extensionValue{kind: '{', names: x.object.names, elements: x.object.elements}).appendJSON(nil)
+	return x.object.appendJSON(nil)
 }
 
 // endpointID returns the id of an endpoint for llm.Extensions, which are stored with a run. It is a hash of the base

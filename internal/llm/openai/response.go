@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 
 	"answerd/internal/llm"
 	"answerd/internal/sse"
@@ -53,12 +54,8 @@ func readFirstText(body io.Reader, buf []byte) ([]byte, error) {
 // not reliable.
 func looksLikeEvents(head []byte) bool {
 	head = bytes.TrimPrefix(head, []byte("\ufeff"))
-	for _, field := range []string{":", "data:", "event:", "id:", "retry:"} {
-		if bytes.HasPrefix(head, []byte(field)) {
-			return true
-		}
-	}
-	return false
+	fields := []string{":", "data:", "event:", "id:", "retry:"}
+	return slices.ContainsFunc(fields, func(field string) bool { return bytes.HasPrefix(head, []byte(field)) })
 }
 
 // readCompletion reads a completion that is not streamed, of at most maxAnswer bytes, and emits its parts.

@@ -1,6 +1,7 @@
 package texttool
 
 import (
+	"slices"
 	"strings"
 
 	"answerd/internal/llm"
@@ -23,12 +24,7 @@ func (tools toolSet) isKnown(name string) bool {
 
 // hasPrefix reports whether the name of any offered tool begins with prefix.
 func (tools toolSet) hasPrefix(prefix string) bool {
-	for _, t := range tools {
-		if strings.HasPrefix(t.Name, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(tools, func(t llm.Tool) bool { return strings.HasPrefix(t.Name, prefix) })
 }
 
 // isObject reports whether arguments is a JSON object. It allows duplicate names and invalid UTF-8.

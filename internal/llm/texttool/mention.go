@@ -2,6 +2,7 @@ package texttool
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"answerd/internal/llm"
@@ -123,12 +124,8 @@ func intendsToUse(text, phrase string) bool {
 
 // isNegated reports whether the beginning of a sentence contains one of negations.
 func isNegated(beginning string) bool {
-	for _, n := range negations {
-		if strings.Contains(" "+beginning, n) { // most negations start with a space
-			return true
-		}
-	}
-	return false
+	beginning = " " + beginning // most negations start with a space
+	return slices.ContainsFunc(negations, func(negation string) bool { return strings.Contains(beginning, negation) })
 }
 
 // needsArguments reports whether a schema requires any member, or cannot be decoded.
