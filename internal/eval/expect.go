@@ -76,21 +76,25 @@ func (e *Expect) checkValue(r *outcome, fail failFunc) {
 		return
 	}
 
+	e.checkPointers(value, fail)
+	if e.schema != nil {
+		for _, problem := range e.schema.Validate(raw) {
+			fail("schema", "%q: %s", problem.Pointer, problem.Detail)
+		}
+	}
+}
+
+// checkPointers checks the values at the pointers in e.JSON. answer is the decoded answer.
+func (e *Expect) checkPointers(answer any, fail failFunc) {
 	for _, pointer := range slices.Sorted(maps.Keys(e.JSON)) {
-		found, ok := valueAt(value, pointer)
+		value, ok := valueAt(answer, pointer)
 		if !ok {
 			fail("json", "the answer has nothing at %q", pointer)
 			continue
 		}
-		got, err := json.Marshal(found)
+		got, err := json.Marshal(value)
 		if err != nil || e.values[pointer].Validate(got) != nil {
 			fail("json", "%q is %s, not %s", pointer, printable(string(got), maxShown), printable(string(e.JSON[pointer]), maxShown))
-		}
-	}
-
-	if e.schema != nil {
-		for _, p := range e.schema.Validate(raw) {
-			fail("schema", "%q: %s", p.Pointer, p.Detail)
 		}
 	}
 }

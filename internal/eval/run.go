@@ -51,10 +51,10 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 		total += one.Runs
 	}
 
-	endCase := func(report *CaseReport) {
-		report.summarize()
+	endCase := func(ended *CaseReport) {
+		ended.summarize()
 		if opts.Done != nil {
-			opts.Done(*report)
+			opts.Done(*ended)
 		}
 	}
 
@@ -63,14 +63,14 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 		if run.err != nil {
 			continue
 		}
-		report := &cases[run.caseIndex]
-		report.Results = append(report.Results, run.report)
+		caseReport := &cases[run.caseIndex]
+		caseReport.Results = append(caseReport.Results, run.report)
 		done++
 		if opts.Progress != nil {
 			opts.Progress(done, total)
 		}
-		if len(report.Results) == report.Wanted {
-			endCase(report)
+		if len(caseReport.Results) == caseReport.Wanted {
+			endCase(caseReport)
 		}
 	}
 
@@ -143,10 +143,11 @@ func (e *evaluator) run(ctx context.Context, suite Suite, testCase Case) (RunRep
 		Seconds: r.elapsed.Round(time.Millisecond).Seconds(),
 	}
 	if r.failure != nil {
-		report.Failures = []Failure{{"run", r.failure.Error()}}
+		member := "run"
 		if r.tooLong && testCase.Expect.MaxSeconds > 0 {
-			report.Failures[0].Expect = "max_seconds"
+			member = "max_seconds"
 		}
+		report.Failures = []Failure{{member, r.failure.Error()}}
 		return report, nil
 	}
 	report.Failures = testCase.Expect.check(r)

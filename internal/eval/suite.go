@@ -251,14 +251,14 @@ func (e *Expect) compile() (member string, err error) {
 
 // readExport takes the question, and the agent unless c.Agent is set, from the export of a run. It does not use package
 // export, because it needs only two members and accepts exports of any version.
-func (c *Case) readExport(name string, o FileOptions) error {
-	if o.ReadFile == nil {
+func (c *Case) readExport(name string, opts FileOptions) error {
+	if opts.ReadFile == nil {
 		return errors.New("the file cannot be read here")
 	}
 	if !filepath.IsAbs(name) {
-		name = filepath.Join(o.Dir, name)
+		name = filepath.Join(opts.Dir, name)
 	}
-	data, err := o.ReadFile(name)
+	data, err := opts.ReadFile(name)
 	if err != nil {
 		return fmt.Errorf("the file cannot be read: %w", err)
 	}

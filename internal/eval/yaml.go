@@ -123,9 +123,7 @@ func (d *document) convertMapping(node *yaml.Node, pointer string, depth int) (a
 	return object, nil
 }
 
-// convertScalar returns a text, number, boolean or null. A date stays a text. A number keeps its digits if they are
-// valid JSON. In other notations of YAML, such as 0x1F, an integer becomes an int64 if it fits, and every other number
-// a float64.
+// convertScalar returns a text, number, boolean or null. A date stays a text.
 func (d *document) convertScalar(node *yaml.Node, pointer string) (any, error) {
 	switch node.Tag {
 	case "!!str", "!!timestamp":
@@ -139,15 +137,20 @@ func (d *document) convertScalar(node *yaml.Node, pointer string) (any, error) {
 		}
 		return b, nil
 	case "!!int", "!!float":
-		if json.Valid([]byte(node.Value)) { // keep the digits, because a float64 would round large integers
-			return json.Number(node.Value), nil
-		}
-		var i int64
-		if err := node.Decode(&i); err == nil && node.Tag == "!!int" {
-			return i, nil
-		}
-	default:
-		return nil, d.errorAt(pointer, fmt.Sprintf("has the tag %.40q, which is not supported", node.Tag))
+		return d.convertNumber(node, pointer)
+	}
+	return nil, d.errorAt(pointer, fmt.Sprintf("has the tag %.40q, which is not supported", node.Tag))
+}
+
+// convertNumber returns a number with its digits if they are valid JSON, because a float64 would round large integers.
+// In other notations of YAML, such as 0x1F, an integer becomes an int64 if it fits, and every other number a float64.
+func (d *document) convertNumber(node *yaml.Node, pointer string) (any, error) {
+	if json.Valid([]byte(node.Value)) {
+		return json.Number(node.Value), nil
+	}
+	var i int64
+	if err := node.Decode(&i); err == nil && node.Tag == "!!int" {
+		return i, nil
 	}
 	var f float64
 	if err := node.Decode(&f); err != nil || math.IsInf(f, 0) || math.IsNaN(f) {

@@ -106,22 +106,27 @@ func (routes *routes) tryModel(ctx context.Context, request Request, id string, 
 			return nil
 		}
 		hasYielded = true
-		switch p := part.(type) {
-		case Extensions:
-			p.Model = id
-			part = p
-		case Usage:
-			p.Asked = id
-			part = p
-		case Finish:
-			p.Asked, p.Model = id, cmp.Or(p.Model, routes.profiles[id].Upstream, id)
-			part = p
-		}
-		if !yield(part, nil) {
+		if !yield(routes.withModel(part, id), nil) {
 			return nil
 		}
 	}
 	return nil
+}
+
+// withModel returns part with id as the model that was asked.
+func (routes *routes) withModel(part Part, id string) Part {
+	switch p := part.(type) {
+	case Extensions:
+		p.Model = id
+		return p
+	case Usage:
+		p.Asked = id
+		return p
+	case Finish:
+		p.Asked, p.Model = id, cmp.Or(p.Model, routes.profiles[id].Upstream, id)
+		return p
+	}
+	return part
 }
 
 // ask sends the request to the endpoint of the requested model, as the model's profile says. The model's limit for an

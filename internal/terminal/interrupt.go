@@ -128,18 +128,30 @@ func (s *Session) approve(ctx context.Context, interrupt event.Interrupt) (map[s
 			if len(interrupt.Args) == 0 { // a limit, or a call without arguments
 				continue
 			}
-			line, err := s.readAnswer(ctx, "Arguments, as a JSON object: ")
+			args, err := s.readArguments(ctx)
 			if err != nil {
 				return nil, err
 			}
-			var args map[string]json.RawMessage
-			if err := json.Unmarshal([]byte(line), &args); err != nil || args == nil {
-				s.printLine("That is not a JSON object.")
-				continue
+			if args != nil {
+				return map[string]any{"approved": true, "args": args}, nil
 			}
-			return map[string]any{"approved": true, "args": args}, nil
 		}
 	}
+}
+
+// readArguments asks the user for the arguments of a call. If the reply is not a JSON object, it says so and returns
+// nil.
+func (s *Session) readArguments(ctx context.Context) (map[string]json.RawMessage, error) {
+	line, err := s.readAnswer(ctx, "Arguments, as a JSON object: ")
+	if err != nil {
+		return nil, err
+	}
+	var args map[string]json.RawMessage
+	if json.Unmarshal([]byte(line), &args) != nil || args == nil {
+		s.printLine("That is not a JSON object.")
+		return nil, nil
+	}
+	return args, nil
 }
 
 // openPage shows the URL that an MCP server asks the user to open, waits until the user is done or declines, and

@@ -36,10 +36,10 @@ type assembler struct {
 	chunk       chunk      // the latest chunk; its memory is reused for the next one
 
 	// The members to send back to the endpoint in later requests. The calls' members are in calls.
-	endpoint       string       // identifies the endpoint that the members came from
-	message        extensionSet // members of the message
-	content        contentParts // content that is not only text
-	extensionBytes int          // size of all members; if it exceeds maxExtensions, all members are dropped
+	endpoint       string         // identifies the endpoint that the members came from
+	message        extensionValue // an object with the members of the message
+	content        contentParts   // content that is not only text
+	extensionBytes int            // size of all members; if it exceeds maxExtensions, all members are dropped
 }
 
 // sendPart passes one part to the consumer. It returns errStopped if the consumer wants no more parts.
@@ -123,7 +123,7 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 	if slices.Contains(interruptedReasons, reason) {
 		failed := newError(llm.ModelError, publicFailing, fmt.Errorf("finish_reason is %s", reason))
 		failed.Retryable, failed.Unavailable = true, true
-		return &retryableError{err: failed, mayRepeat: true}
+		return &retryableError{err: failed}
 	}
 	if reason != "" {
 		a.reason = reason
@@ -298,7 +298,7 @@ func (a *assembler) addExtensions(update *delta) {
 func (a *assembler) addReasoning(name, text string) {
 	a.extensionBytes += len(text)
 	if a.extensionBytes <= maxExtensions {
-		a.message.object.addText(name, text)
+		a.message.addText(name, text)
 	}
 }
 
@@ -331,7 +331,7 @@ func (a *assembler) truncatedError(cause error) error {
 	if a.partSent {
 		return modelErr
 	}
-	return &retryableError{err: modelErr, mayRepeat: true}
+	return &retryableError{err: modelErr}
 }
 
 // finishAnswer emits the complete calls, the extensions, the usage and the finish. If no finish_reason has arrived, it

@@ -84,7 +84,7 @@ func connectError(err error) error {
 	}
 	modelErr := newError(llm.ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err))
 	modelErr.Retryable, modelErr.Unavailable = wasTried, wasTried
-	return &retryableError{err: modelErr, mayRepeat: wasTried}
+	return &retryableError{err: modelErr}
 }
 
 // noParams is null, which the SDK encodes without visiting the fields of the parameters. With empty parameters, an

@@ -39,7 +39,7 @@ type partialCall struct {
 	arguments     []byte
 	scan          llm.ArgumentScanner // has read arguments, and knows whether they are complete
 	announced     bool                // the start of the call was emitted, so its name and id are final
-	extensions    extensionSet
+	extensions    extensionValue      // an object with the members to send back
 }
 
 // addNameAndID adds the id and name of a piece. Only the first id is used. Endpoints send a name as a whole, in pieces,

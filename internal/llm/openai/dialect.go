@@ -19,7 +19,7 @@ import (
 // have sent. The zero value is a request as OpenAI specifies it. It is always tried first, so that no list of endpoints
 // has to be maintained.
 type dialect struct {
-	// The endpoint refuses these in all requests, so dialectStore remembers them.
+	// The endpoint refuses these in all requests, so Model.dialect remembers them.
 	oldMaxTokens    bool // send max_tokens instead of max_completion_tokens
 	noStreamOptions bool // leave out stream_options
 
@@ -175,27 +175,6 @@ func shortID(id string) string {
 	}
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:])[:9]
-}
-
-// dialectStore holds an endpoint's dialect for all of its streams.
-type dialectStore struct {
-	mu      sync.Mutex // guards the field below
-	dialect dialect
-}
-
-// Load returns the dialect that was stored last. Before the first Store, it returns the zero dialect.
-func (s *dialectStore) Load() dialect {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dialect
-}
-
-// Store replaces the dialect. If two streams call Store at the same time, one of the two refusals may be lost. The next
-// request then meets it again.
-func (s *dialectStore) Store(d dialect) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dialect = d
 }
 
 // refusalStatuses are the statuses with which endpoints refuse images, a response_format or the id of a call.

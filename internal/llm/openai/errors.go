@@ -65,14 +65,12 @@ func newError(kind llm.Kind, public string, err error) *llm.Error {
 }
 
 // retryableError wraps an *llm.Error after which the retry loop may send another request, because no part of the answer
-// was emitted. If mayRepeat is true, it may send the same request. Otherwise it may only send one in another dialect, if
-// withoutRefused finds something to adapt.
+// was emitted. If err.Retryable is true, it may send the same request. Otherwise it may only send one in another
+// dialect, if withoutRefused finds something to adapt.
 type retryableError struct {
-	err        *llm.Error
-	mayRepeat  bool   // the same request may succeed later
-	retryAfter string // as in a Retry-After header; "" if unknown
-
-	refusesImages bool // the endpoint says that the model takes no images
+	err           *llm.Error
+	retryAfter    string // as in a Retry-After header; "" if unknown
+	refusesImages bool   // the endpoint says that the model takes no images
 }
 
 // setRetryAfter sets the time to wait, both for the retry loop and in the llm.Error for callers. value is the value of
@@ -132,12 +130,10 @@ func statusError(status int, body []byte) *retryableError {
 		modelErr.Kind = llm.RateLimited
 		modelErr.Public = publicLimited
 		modelErr.Retryable = true
-		failed.mayRepeat = true
 		failed.setRetryAfter(retryInfo(body))
 	case slices.Contains(temporaryStatuses, status):
 		modelErr.Public = publicFailing
 		modelErr.Retryable = true
-		failed.mayRepeat = true
 	case status >= 500:
 		modelErr.Public = publicFailing
 	}

@@ -28,7 +28,7 @@ type rawMember struct {
 }
 
 // extensionValue is a JSON value that may arrive in several pieces. A value that arrived in one piece keeps its bytes.
-// A value is parsed only if it is continued.
+// A value is parsed only if it is continued. The zero value is an empty object.
 type extensionValue struct {
 	raw  []byte // the JSON of a value that arrived in one piece; nil after parseLevel
 	kind byte   // the first byte of the JSON, which determines the type; 0 means an object
@@ -213,24 +213,22 @@ func (v *extensionValue) appendJSON(buf []byte) []byte {
 	return append(buf, '}')
 }
 
-// extensionSet holds the members of one message or call that this package does not interpret. The zero value is empty.
-type extensionSet struct{ object extensionValue }
-
-// addMembers adds the members of one chunk. It ignores members that are null.
-func (x *extensionSet) addMembers(members []rawMember) {
+// addMembers adds the members of one chunk to an object. It ignores members that are null.
+func (v *extensionValue) addMembers(members []rawMember) {
 	for _, m := range members {
 		if m.value[0] != 'n' { // null
-			x.object.addMember(m.name, m.value)
+			v.addMember(m.name, m.value)
 		}
 	}
 }
 
-// encodeMembers returns the members as a JSON object, or nil if the set is empty.
-func (x *extensionSet) encodeMembers() json.RawMessage {
-	if len(x.object.names) == 0 {
+// encodeMembers returns the JSON of an object to which addMembers and addText have added all members. It returns nil if
+// the object is empty.
+func (v *extensionValue) encodeMembers() json.RawMessage {
+	if len(v.names) == 0 {
 		return nil
 	}
-	return x.object.appendJSON(nil)
+	return v.appendJSON(nil)
 }
 
 // endpointID returns the id of an endpoint for llm.Extensions, which are stored with a run. It is a hash of the base

@@ -35,6 +35,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"answerd/internal/help"
@@ -98,11 +99,11 @@ type Model struct {
 	log              *slog.Logger
 	telemetry        *instruments
 	tools            toolCache
-	endpoint         string                 // identifies the endpoint in llm.Extensions
-	key              func() string          // returns the API key for the next request; "" for none
-	options          []option.RequestOption // for every request: query and headers
-	secrets          []string               // values of headers and URLs, which are removed from logged messages
-	dialect          dialectStore           // what the endpoint refuses for all models
+	endpoint         string                  // identifies the endpoint in llm.Extensions
+	key              func() string           // returns the API key for the next request; "" for none
+	options          []option.RequestOption  // for every request: query and headers
+	secrets          []string                // values of headers and URLs, which are removed from logged messages
+	dialect          atomic.Pointer[dialect] // what the endpoint refuses for all models; nil if nothing yet
 	// The models for which the endpoint refuses images, a response_format, or strict tools.
 	images, formats, strictTools modelRefusals
 	showErrors                   bool
@@ -276,18 +277,22 @@ func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emi
 
 // knownDialect returns the dialect for a new request to model, without everything that the endpoint has refused before.
 func (m *Model) knownDialect(model string) dialect {
-	d := m.dialect.Load()
+	var d dialect
+	if known := m.dialect.Load(); known != nil {
+		d = *known
+	}
 	d.noImages = m.images.wasRefused(model)
 	d.noFormat = m.formats.wasRefused(model)
 	d.noStrict = m.strictTools.wasRefused(model)
 	return d
 }
 
-// rememberDialect stores the refusals in d for later requests. Some apply to the whole endpoint, and some only to the
+// rememberDialect stores the refusals in d for later requests. If two streams do that at the same time, one of two
+// refusals by the whole endpoint may be lost. The next request then meets it again. Some apply to the whole endpoint, and some only to the
 // model, for refusalLifetime. A refusal of a single schema or tool is not stored. rememberDialect logs a warning when a
 // model is found not to accept images or response_format.
 func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
-	m.dialect.Store(d.endpointPart())
+	m.dialect.Store(new(d.endpointPart()))
 	if d.noImages && !m.images.wasRefused(model) {
 		m.images.add(model)
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no images, so it gets a line of text in place of each",
@@ -317,7 +322,7 @@ func (m *Model) encodeWithDialect(request *llm.Request, d dialect) ([]byte, erro
 // ends.
 func (m *Model) waitForRetry(ctx context.Context, model string, retries int, failure *retryableError) error {
 	delay, isAcceptable := retryDelay(retries, failure.retryAfter, time.Now())
-	if !failure.mayRepeat || !isAcceptable || retries >= m.retries {
+	if !failure.err.Retryable || !isAcceptable || retries >= m.retries {
 		return failure.err
 	}
 	m.log.LogAttrs(ctx, slog.LevelWarn, "model call failed, trying again",

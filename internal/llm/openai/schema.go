@@ -186,7 +186,7 @@ func (m orderedObject) addDescription(sentence string) orderedObject {
 }
 
 // Keywords whose value is a schema, a list of schemas, or an object with schemas by name. Among schemaKeywords,
-// adaptKeywords replaces a boolean only in items and not, because every endpoint accepts booleans in the others.
+// adaptNested replaces a boolean only in items and not, because every endpoint accepts booleans in the others.
 var (
 	schemaKeywords     = []string{"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else"}
 	schemaListKeywords = []string{"prefixItems", "allOf", "anyOf", "oneOf"}
@@ -201,23 +201,8 @@ var knownFormats = []string{`"date-time"`, `"int32"`, `"int64"`, `"float"`, `"do
 // keywords of nested schemas.
 func (m orderedObject) adaptKeywords() orderedObject {
 	out := m.withoutInvalid()
-	for i, k := range out {
-		switch {
-		case k.name == "items" && k.jsonKind() == '[':
-			out[i] = orderedMember{"prefixItems", adaptList(k.value)} // the draft-07 form of prefixItems
-		case slices.Contains(schemaKeywords, k.name) && k.jsonKind() == '{', k.name == "items", k.name == "not":
-			out[i].value = adaptSchema(k.value)
-		case slices.Contains(schemaListKeywords, k.name) && k.jsonKind() == '[':
-			out[i].value = adaptList(k.value)
-		case slices.Contains(schemaMapKeywords, k.name):
-			within, _ := decodeObject(k.value)
-			for j := range within {
-				within[j].value = adaptSchema(within[j].value)
-			}
-			if within != nil {
-				out[i].value = within.encodeJSON()
-			}
-		}
+	for i, keyword := range out {
+		out[i] = keyword.adaptNested()
 	}
 	if f := out.member("format"); jsontext.Value(f).Kind() == '"' && !slices.Contains(knownFormats, string(f)) {
 		out = out.withoutMember("format").addDescription("Format: " + strings.Trim(string(f), `"`))
@@ -227,6 +212,29 @@ func (m orderedObject) adaptKeywords() orderedObject {
 		out = out.withMember("items", json.RawMessage(`{}`))
 	}
 	return out
+}
+
+// adaptNested returns the keyword with the schemas in its value adapted. items with a list of schemas, as in draft-07,
+// becomes prefixItems.
+func (k orderedMember) adaptNested() orderedMember {
+	isList := k.jsonKind() == '['
+	mayBeBoolean := k.name == "items" || k.name == "not"
+	switch {
+	case k.name == "items" && isList:
+		return orderedMember{"prefixItems", adaptList(k.value)}
+	case slices.Contains(schemaKeywords, k.name) && k.jsonKind() == '{', mayBeBoolean:
+		return orderedMember{k.name, adaptSchema(k.value)}
+	case slices.Contains(schemaListKeywords, k.name) && isList:
+		return orderedMember{k.name, adaptList(k.value)}
+	case slices.Contains(schemaMapKeywords, k.name):
+		if schemas, ok := decodeObject(k.value); ok {
+			for i := range schemas {
+				schemas[i].value = adaptSchema(schemas[i].value)
+			}
+			return orderedMember{k.name, schemas.encodeJSON()}
+		}
+	}
+	return k
 }
 
 // withoutInvalid returns a copy of a schema without the keywords whose value has the wrong type, because endpoints
