@@ -148,15 +148,11 @@ func (r *renderer) renderBlock(node ast.Node) string {
 
 // literalText returns the lines of a code or HTML block as written.
 func (r *renderer) literalText(n ast.Node) string {
-	var code strings.Builder
-	for i := range n.Lines().Len() {
-		segment := n.Lines().At(i)
-		code.Write(segment.Value(r.source))
-	}
+	code := string(n.Lines().Value(r.source))
 	if html, ok := n.(*ast.HTMLBlock); ok && html.HasClosure() { // Lines does not include the closing line
-		code.Write(html.ClosureLine.Value(r.source))
+		code += string(html.ClosureLine.Value(r.source))
 	}
-	return code.String()
+	return code
 }
 
 // renderList returns the text of a list. Each item begins with a bullet or a number, and its other lines are indented by the
@@ -187,19 +183,19 @@ func (r *renderer) renderTable(n *table.Table) string {
 	for row := n.FirstChild(); row != nil; row = row.NextSibling() {
 		var cells []string
 		for cell := row.FirstChild(); cell != nil; cell = cell.NextSibling() {
-			content := r.renderInline(cell)
-			if len(widths) == len(cells) {
+			column := len(cells)
+			cells = append(cells, r.renderInline(cell))
+			if column == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[len(cells)] = max(widths[len(cells)], visibleWidth(content))
-			cells = append(cells, content)
+			widths[column] = max(widths[column], visibleWidth(cells[column]))
 		}
 		rows = append(rows, cells)
 	}
 	var lines []string
 	for i, cells := range rows {
-		for j, cell := range cells {
-			cells[j] = cell + strings.Repeat(" ", widths[j]-visibleWidth(cell))
+		for column, cell := range cells {
+			cells[column] = cell + strings.Repeat(" ", widths[column]-visibleWidth(cell))
 		}
 		line := strings.TrimRight(strings.Join(cells, "  "), " ")
 		if i == 0 {
@@ -262,10 +258,7 @@ func (r *renderer) renderInline(n ast.Node) string {
 		case *ast.AutoLink:
 			b.Write(c.URL(r.source))
 		case *ast.RawHTML:
-			for i := range c.Segments.Len() {
-				segment := c.Segments.At(i)
-				b.Write(segment.Value(r.source))
-			}
+			b.Write(c.Segments.Value(r.source))
 		default:
 			b.WriteString(r.renderInline(c))
 		}

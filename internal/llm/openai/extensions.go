@@ -190,27 +190,24 @@ func (v *extensionValue) appendJSON(buf []byte) []byte {
 	if v.raw != nil {
 		return append(buf, v.raw...)
 	}
-	switch v.kind {
-	case '"':
+	if v.kind == '"' {
 		return appendQuoted(buf, string(v.text))
-	case '[':
-		buf = append(buf, '[')
-		for i, e := range v.elements {
-			if i > 0 {
-				buf = append(buf, ',')
-			}
-			buf = e.appendJSON(buf)
-		}
-		return append(buf, ']')
 	}
-	buf = append(buf, '{')
-	for i, e := range v.elements {
+	opening, closing := byte('{'), byte('}')
+	if v.kind == '[' {
+		opening, closing = '[', ']'
+	}
+	buf = append(buf, opening)
+	for i, element := range v.elements {
 		if i > 0 {
 			buf = append(buf, ',')
 		}
-		buf = e.appendJSON(append(appendQuoted(buf, v.names[i]), ':'))
+		if opening == '{' {
+			buf = append(appendQuoted(buf, v.names[i]), ':')
+		}
+		buf = element.appendJSON(buf)
 	}
-	return append(buf, '}')
+	return append(buf, closing)
 }
 
 // addMembers adds the members of one chunk to an object. It ignores members that are null.

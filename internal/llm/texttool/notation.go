@@ -387,15 +387,11 @@ func parseMistralPart(part string) []writtenCall {
 	if part[0] == '[' || part[0] == '{' {
 		return parseJSONCalls(part)
 	}
-	match := mistralName.FindStringSubmatch(part)
-	if match == nil {
+	head := mistralName.FindStringSubmatch(part)
+	if head == nil || !strings.HasPrefix(part[len(head[0]):], "{") {
 		return nil
 	}
-	arguments := part[len(match[0]):]
-	if !strings.HasPrefix(arguments, "{") {
-		return nil
-	}
-	return []writtenCall{{name: match[1], arguments: arguments}}
+	return []writtenCall{{name: head[1], arguments: part[len(head[0]):]}}
 }
 
 var (
