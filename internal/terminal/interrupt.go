@@ -21,7 +21,7 @@ import (
 func (s *Session) answerInterrupts(ctx context.Context, view *runView, interrupts []event.Interrupt) error {
 	s.status.set("")
 	for _, interrupt := range interrupts {
-		if err := s.answerInterrupt(ctx, view.start.runID, interrupt); err != nil {
+		if err := s.answerInterrupt(ctx, view.runID, interrupt); err != nil {
 			return err
 		}
 	}

@@ -86,7 +86,7 @@ func (s *Session) followRun(ctx context.Context, view *runView) (event.FinalAnsw
 func (s *Session) resume(ctx context.Context, view *runView) (*client.Stream, error) {
 	deadline := time.Now().Add(resumeTimeout)
 	for pause := resumePause; ; pause = min(2*pause, maxResumePause) {
-		stream, err := s.client.Stream(ctx, http.MethodGet, client.RunPath(view.start.runID, "/events"), nil, http.Header{"Last-Event-ID": {view.lastID}})
+		stream, err := s.client.Stream(ctx, http.MethodGet, client.RunPath(view.runID, "/events"), nil, http.Header{"Last-Event-ID": {view.lastID}})
 		if err == nil {
 			return stream, nil
 		}
@@ -160,17 +160,17 @@ func (s *Session) cancelRun(view *runView) {
 	defer stop()
 	err := s.fetchRunID(ctx, view)
 	if err == nil {
-		_, err = s.client.Send(ctx, http.MethodPost, client.RunPath(view.start.runID, "/cancel"), nil, nil, nil)
+		_, err = s.client.Send(ctx, http.MethodPost, client.RunPath(view.runID, "/cancel"), nil, nil, nil)
 	}
 	if err != nil {
 		fmt.Fprintln(s.options.Err, "the run could not be cancelled:", PlainText(err.Error()))
 	}
 }
 
-// fetchRunID sets view.start.runID if the stream broke off before the first event. It sends the question again and
+// fetchRunID sets view.runID if the stream broke off before the first event. It sends the question again and
 // shows the first event. If answerd had not received the question yet, that starts the run.
 func (s *Session) fetchRunID(ctx context.Context, view *runView) error {
-	if view.start.runID != "" {
+	if view.runID != "" {
 		return nil
 	}
 	stream, err := s.ask(ctx, view)

@@ -70,9 +70,9 @@ func (a *assembler) decodeChunk(data []byte) error {
 	if c.error != nil {
 		return streamError(c.error)
 	}
-	// name is in quotes. It is the same in nearly all chunks, so do not decode it again if it is unchanged.
-	if name := c.model; len(name) > len(`""`) && string(name[1:len(name)-1]) != a.model {
-		a.model = c.scan.unquoteString(name)
+	// The model is the same in nearly all chunks, so do not decode it again if it is unchanged.
+	if quoted := c.model; len(quoted) > len(`""`) && string(quoted[1:len(quoted)-1]) != a.model {
+		a.model = c.scan.unquoteString(quoted)
 	}
 	a.addUsage(c.usage)
 	for i := range c.choices {

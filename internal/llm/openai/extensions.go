@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -105,11 +106,9 @@ func (v *extensionValue) parseLevel() {
 
 // addMember adds a piece, the JSON raw, to the member name of an object. parseLevel must have parsed the object.
 func (v *extensionValue) addMember(name string, raw []byte) {
-	for i, known := range v.names {
-		if known == name {
-			v.elements[i].addPiece(name, raw)
-			return
-		}
+	if i := slices.Index(v.names, name); i >= 0 {
+		v.elements[i].addPiece(name, raw)
+		return
 	}
 	v.names, v.elements = append(v.names, name), append(v.elements, newExtensionValue(raw))
 }

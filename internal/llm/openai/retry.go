@@ -2,6 +2,7 @@ package openai
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -30,10 +31,8 @@ func retryDelay(try int, retryAfter string, now time.Time) (delay time.Duration,
 // backoffDelay returns a random time between 0 and a limit. The limit is 200 ms for try 0 and doubles with each try, up
 // to 5 s. The range starts at 0 ("full jitter"), so that callers that failed together do not retry together.
 func backoffDelay(try int) time.Duration {
-	ceiling := backoffMax
-	if try < 5 { // 200 ms doubled five times is more than 5 s
-		ceiling = min(backoffBase<<try, backoffMax)
-	}
+	doublings := min(try, 5) // 200 ms doubled five times is more than 5 s
+	ceiling := min(backoffBase<<doublings, backoffMax)
 	return rand.N(ceiling + 1)
 }
 
@@ -42,18 +41,12 @@ func backoffDelay(try int) time.Duration {
 // delay above maxParsedRetryAfter it returns maxParsedRetryAfter. ok is false if value is empty, negative or malformed.
 func parseRetryAfter(value string, now time.Time) (delay time.Duration, ok bool) {
 	value = strings.TrimSpace(value)
-	if value == "" {
-		return 0, false
-	}
 	if seconds, err := strconv.ParseFloat(value, 64); err == nil {
-		switch {
-		case seconds >= 0 && seconds <= maxParsedRetryAfter.Seconds():
-			return time.Duration(seconds * float64(time.Second)), true
-		case seconds > maxParsedRetryAfter.Seconds():
-			return maxParsedRetryAfter, true // converting the number could overflow
-		default:
+		if seconds < 0 || math.IsNaN(seconds) {
 			return 0, false
 		}
+		seconds = min(seconds, maxParsedRetryAfter.Seconds()) // a larger number could overflow
+		return time.Duration(seconds * float64(time.Second)), true
 	}
 	if date, err := http.ParseTime(value); err == nil {
 		return min(max(date.Sub(now), 0), maxParsedRetryAfter), true

@@ -40,6 +40,9 @@ const (
 	maxMarks  = 6  // consecutive marks, such as "**" and "```"
 	maxBlanks = 8  // blanks within a line
 	maxSpace  = 64 // white space and marks between the words of a header
+
+	maxFenceLanguage     = 20 // in the fence around a call
+	maxArgumentsLanguage = 10 // in the fence around its arguments, such as "json"
 )
 
 // Bytes that may occur between the words of a header.
@@ -132,7 +135,7 @@ func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader
 	}
 	// The fence may name a language. The header must then be on a later line.
 	m.pos = begin
-	m.skipLanguage(20)
+	m.skipLanguage(maxFenceLanguage)
 	m.skipBytes(blanks+"\r", maxBlanks)
 	if !m.matchWord("\n") {
 		return header, m.mismatchResult(final)
@@ -185,7 +188,7 @@ func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (
 
 	if strings.Contains(m.skipBytes(whiteSpace+marks, maxSpace), "```") {
 		header.fences++
-		m.skipLanguage(10)
+		m.skipLanguage(maxArgumentsLanguage)
 		m.skipBytes(whiteSpace, maxSpace)
 	}
 
