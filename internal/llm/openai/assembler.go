@@ -258,7 +258,7 @@ func (a *assembler) announceCall(c *partialCall) error {
 	if c.announced {
 		return nil
 	}
-	for _, earlier := range a.calls.calls[:c.index+1] {
+	for _, earlier := range a.calls[:c.index+1] {
 		if earlier.announced {
 			continue
 		}
@@ -353,7 +353,7 @@ func (a *assembler) finishAnswer() error {
 		}
 	}
 
-	for _, c := range a.calls.calls {
+	for _, c := range a.calls {
 		if err := a.sendPart(llm.ToolCall{Index: c.index, ID: c.id, Name: c.name, Arguments: string(c.arguments)}); err != nil {
 			return err
 		}
@@ -390,7 +390,7 @@ func (a *assembler) extensions() *llm.Extensions {
 		return nil
 	}
 	extensions := &llm.Extensions{Endpoint: a.endpoint, Message: a.message.encodeMembers(), Content: a.content.encode()}
-	for i, c := range a.calls.calls {
+	for i, c := range a.calls {
 		if object := c.extensions.encodeMembers(); object != nil {
 			for len(extensions.Calls) < i { // calls without members
 				extensions.Calls = append(extensions.Calls, nil)

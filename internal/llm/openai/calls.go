@@ -96,43 +96,41 @@ func (c *partialCall) hasIndexOrID(piece callPiece) bool {
 // the wrong call makes both calls invalid or, worse, valid with the arguments of another call. So findCall and
 // startsAnotherCall use everything in a piece: first its index and id, then its name, and whether the call's arguments
 // are complete.
-type callSet struct {
-	calls []*partialCall
-}
+type callSet []*partialCall
 
 // last returns the call that began last, or nil if the answer has no calls yet.
-func (s *callSet) last() *partialCall {
-	if len(s.calls) == 0 {
+func (calls callSet) last() *partialCall {
+	if len(calls) == 0 {
 		return nil
 	}
-	return s.calls[len(s.calls)-1]
+	return calls[len(calls)-1]
 }
 
 // findOrAddCall returns the call that a piece belongs to, and adds a call if the piece begins one. isFirst says that the
 // piece is the first one of its chunk. findOrAddCall returns an error if it would exceed llm.MaxCalls.
-func (s *callSet) findOrAddCall(piece callPiece, isFirst bool) (*partialCall, error) {
-	call := s.findCall(piece, isFirst)
+func (calls *callSet) findOrAddCall(piece callPiece, isFirst bool) (*partialCall, error) {
+	call := calls.findCall(piece, isFirst)
 	if call != nil && !call.startsAnotherCall(piece) {
 		return call, nil
 	}
-	if len(s.calls) == llm.MaxCalls {
+	if len(*calls) == llm.MaxCalls {
 		return nil, newError(llm.ModelError, publicTooManyCalls, errors.New("more than 128 tool calls in one answer"))
 	}
-	call = &partialCall{index: len(s.calls), upstreamIndex: piece.index, hasIndex: piece.hasIndex}
-	s.calls = append(s.calls, call)
+	call = &partialCall{index: len(*calls), upstreamIndex: piece.index, hasIndex: piece.hasIndex}
+	*calls = append(*calls, call)
 	return call, nil
 }
 
 // findCall returns the call that piece seems to continue, or nil if it begins one. A piece with the index or id of a
 // call continues that call. If several calls match, the latest one is being written. A piece without an index may also
 // continue the last call. isFirst says that the piece is the first one of its chunk.
-func (s *callSet) findCall(piece callPiece, isFirst bool) *partialCall {
-	for _, call := range slices.Backward(s.calls) {
+func (calls callSet) findCall(piece callPiece, isFirst bool) *partialCall {
+	for _, call := range slices.Backward(calls) {
 		if call.hasIndexOrID(piece) {
 			return call
 		}
 	}
-	last := s.last()
+	last := calls.last()
 	if piece.hasIndex || last == nil {
 		return nil
 	}
@@ -152,12 +150,12 @@ func (s *callSet) findCall(piece callPiece, isFirst bool) *partialCall {
 // (https://github.com/mudler/LocalAI/issues/9722). Complete arguments cannot be continued, so a piece without a name
 // whose arguments equal those of its call repeats them. A piece with a name repeats a call only if the ids are equal
 // too, because a model may make two equal calls with different ids. isFirst has the same meaning as for findCall.
-func (s *callSet) isRepetition(piece callPiece, isFirst bool) bool {
+func (calls callSet) isRepetition(piece callPiece, isFirst bool) bool {
 	if piece.name == "" {
-		call := s.findCall(piece, isFirst)
+		call := calls.findCall(piece, isFirst)
 		return call != nil && call.scan.Closed() && string(call.arguments) == piece.arguments
 	}
-	return piece.id != "" && slices.ContainsFunc(s.calls, func(c *partialCall) bool {
+	return piece.id != "" && slices.ContainsFunc(calls, func(c *partialCall) bool {
 		isSameCall := c.upstreamID == piece.id && c.name == piece.name
 		return isSameCall && c.scan.Closed() && string(c.arguments) == piece.arguments
 	})
@@ -188,18 +186,18 @@ const maxCallID = 8 << 10
 // uniqueID returns id, with a suffix such as "_2" if an announced call of this answer has the same id, because some
 // endpoints give one id to two calls. It returns a random id if id is empty, longer than maxCallID, or contains U+0000.
 // Names that begin with U+0000 are reserved among the results of a run (package record).
-func (s *callSet) uniqueID(id string) string {
+func (calls callSet) uniqueID(id string) string {
 	if id == "" || len(id) > maxCallID || strings.Contains(id, "\x00") {
 		return "call_" + rand.Text()
 	}
 	unique := id
-	for n := 2; s.hasID(unique); n++ {
+	for n := 2; calls.hasID(unique); n++ {
 		unique = id + "_" + strconv.Itoa(n)
 	}
 	return unique
 }
 
 // hasID reports whether an announced call has this id. It compares at most llm.MaxCalls calls.
-func (s *callSet) hasID(id string) bool {
-	return slices.ContainsFunc(s.calls, func(c *partialCall) bool { return c.announced && c.id == id })
+func (calls callSet) hasID(id string) bool {
+	return slices.ContainsFunc(calls, func(c *partialCall) bool { return c.announced && c.id == id })
 }
