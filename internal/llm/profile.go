@@ -161,6 +161,12 @@ var refuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext
 	return errors.ErrUnsupported // makes json/v2 decode the value as usual
 }))
 
+// typeProblems says what is wrong with JSON that does not fit a Go value of that kind.
+var typeProblems = map[reflect.Kind]string{
+	reflect.Slice: "not a list of models", reflect.String: "not a text", reflect.Bool: "not true or false",
+	reflect.Int64: "not a whole number", reflect.Float64: "not a number",
+}
+
 // profileError converts an error of json/v2 to one line for the operator: the JSON pointer of the location, and what is
 // wrong there. The default problem is text that ends too early, because its error is either a SyntacticError or a bare
 // io.EOF.
@@ -176,21 +182,9 @@ func profileError(err error) error {
 		}
 	}
 	if semantic, ok := errors.AsType[*json.SemanticError](err); ok {
-		pointer, problem = semantic.JSONPointer, "not an object"
-		kind := semantic.GoType.Kind() // the kind of the Go value that the JSON does not fit
-		switch {
-		case errors.Is(semantic, json.ErrUnknownName):
+		pointer, problem = semantic.JSONPointer, cmp.Or(typeProblems[semantic.GoType.Kind()], "not an object")
+		if errors.Is(semantic, json.ErrUnknownName) {
 			problem = "unknown field"
-		case kind == reflect.Slice:
-			problem = "not a list of models"
-		case kind == reflect.String:
-			problem = "not a text"
-		case kind == reflect.Bool:
-			problem = "not true or false"
-		case kind == reflect.Int64:
-			problem = "not a whole number"
-		case kind == reflect.Float64:
-			problem = "not a number"
 		}
 	}
 	if pointer == "" {
