@@ -206,15 +206,19 @@ func (e *evaluator) checkAgents(ctx context.Context, suite Suite) error {
 		return err
 	}
 	known := make(map[string]bool)
-	for _, a := range got.Agents {
-		known[a.ID] = true
+	for _, agent := range got.Agents {
+		known[agent.ID] = true
 	}
-	for _, one := range suite.Cases {
-		if one.Agent != "" && !known[one.Agent] {
-			return &Error{Case: printable(one.Name, 64), Line: one.Line, Detail: fmt.Sprintf("%s has no agent %s", e.client.URL(), one.Agent)}
+	known[""] = true // the default agent
+	for _, testCase := range suite.Cases {
+		if !known[testCase.Agent] {
+			return &Error{
+				Case: printable(testCase.Name, maxCaseName), Line: testCase.Line,
+				Detail: fmt.Sprintf("%s has no agent %s", e.client.URL(), testCase.Agent),
+			}
 		}
 	}
-	if suite.Judge != nil && suite.Judge.Agent != "" && !known[suite.Judge.Agent] {
+	if suite.Judge != nil && !known[suite.Judge.Agent] {
 		return &Error{Detail: fmt.Sprintf("judge.agent: %s has no agent %s", e.client.URL(), suite.Judge.Agent)}
 	}
 	return nil

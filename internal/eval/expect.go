@@ -159,13 +159,13 @@ func (e *Expect) checkCallOrder(calls []string, fail failFunc) {
 // checkCallCounts checks that each glob matches at least as many calls as e.Calls lists it. One call may count for
 // several globs.
 func (e *Expect) checkCallCounts(calls []string, fail failFunc) {
-	wanted := make(map[string]int)
+	least := make(map[string]int) // by glob: how many calls must match at least
 	for _, glob := range e.Calls {
-		wanted[glob]++
+		least[glob]++
 	}
-	for _, glob := range slices.Sorted(maps.Keys(wanted)) {
-		if got := countMatches(glob, calls); got < wanted[glob] {
-			fail("calls", "%s is called %d times, not %d; the calls are %s", glob, got, wanted[glob], joinNames(calls))
+	for _, glob := range slices.Sorted(maps.Keys(least)) {
+		if got := countMatches(glob, calls); got < least[glob] {
+			fail("calls", "%s is called %d times, not %d; the calls are %s", glob, got, least[glob], joinNames(calls))
 		}
 	}
 }

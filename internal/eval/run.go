@@ -46,9 +46,9 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 	results := e.startRuns(ctx, suite, opts)
 	total := 0
 	cases := make([]CaseReport, len(suite.Cases))
-	for i, one := range suite.Cases {
-		cases[i] = newCaseReport(one)
-		total += one.Runs
+	for i, testCase := range suite.Cases {
+		cases[i] = newCaseReport(testCase)
+		total += testCase.Runs
 	}
 
 	endCase := func(ended *CaseReport) {
@@ -81,7 +81,7 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 		}
 	}
 
-	report.Cases = slices.DeleteFunc(cases, func(one CaseReport) bool { return len(one.Results) == 0 })
+	report.Cases = slices.DeleteFunc(cases, func(c CaseReport) bool { return len(c.Results) == 0 })
 	report.summarize(time.Since(report.StartedAt))
 	return report, nil
 }

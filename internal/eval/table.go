@@ -3,6 +3,7 @@ package eval
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -88,11 +89,9 @@ func (c *CaseReport) reasons() (lines []string) {
 
 // declinedQuestions returns the requests to a person that were declined in the case's runs, without duplicates.
 func (c *CaseReport) declinedQuestions() (names []string) {
-	seen := make(map[string]bool)
 	for _, r := range c.Results {
 		for _, name := range r.Declined {
-			if !seen[name] {
-				seen[name] = true
+			if !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}

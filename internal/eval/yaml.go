@@ -14,8 +14,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxDepth bounds the nesting of values in a suite.
-const maxDepth = 64
+const (
+	maxDepth    = 64 // nesting of values in a suite
+	maxCaseName = 64 // bytes of a case's name in an error
+)
 
 // document is a YAML document converted to JSON. lines has the line of each value by JSON pointer.
 type document struct {
@@ -171,7 +173,7 @@ func (d *document) errorAt(pointer, detail string) *Error {
 		i, _ := strconv.Atoi(m[1])
 		located.Case, below = strconv.Itoa(i+1), m[2]
 		if name := d.caseName(i); name != "" {
-			located.Case = printable(name, 64)
+			located.Case = printable(name, maxCaseName)
 		}
 	}
 	if member := strings.ReplaceAll(strings.TrimPrefix(below, "/"), "/", "."); member != "" {

@@ -45,8 +45,8 @@ func (c choices) values() []json.RawMessage {
 	return out
 }
 
-// String lists the values with their titles: "s = small, m = medium".
-func (c choices) String() string {
+// describe lists the values with their titles: "s = small, m = medium".
+func (c choices) describe() string {
 	titles := make(map[string]string) // by the JSON of the value
 	for _, titled := range slices.Concat(c.OneOf, c.AnyOf) {
 		titles[string(titled.Const)] = titled.Title
@@ -62,8 +62,8 @@ func (c choices) String() string {
 	return strings.Join(out, ", ")
 }
 
-// find returns the allowed value that textOfValue shows as text, or nil if no allowed value matches.
-func (c choices) find(text string) json.RawMessage {
+// findValue returns the allowed value that textOfValue shows as text, or nil if no allowed value matches.
+func (c choices) findValue(text string) json.RawMessage {
 	for _, value := range c.values() {
 		if textOfValue(value) == text {
 			return value
@@ -100,9 +100,9 @@ func (f formField) prompt(name string, required bool) string {
 	kind := f.kind()
 	switch {
 	case len(f.values()) > 0:
-		text += " (" + f.String() + ")"
+		text += " (" + f.describe() + ")"
 	case kind == "array" && len(f.Items.values()) > 0:
-		text += " (list: " + f.Items.String() + ")"
+		text += " (list: " + f.Items.describe() + ")"
 	case kind != "string" && kind != "":
 		text += " (" + kind + ")"
 	}
@@ -141,7 +141,7 @@ func (s *Session) askField(ctx context.Context, name string, field formField, re
 // be one of them. ok is false if reply is not a valid value.
 func (f formField) parse(reply string) (value any, ok bool) {
 	if len(f.values()) > 0 {
-		chosen := f.find(reply)
+		chosen := f.findValue(reply)
 		return chosen, chosen != nil
 	}
 	switch f.kind() {
@@ -184,7 +184,7 @@ func parseNumber(reply string) (value any, ok bool) {
 // them, unless the whole reply is one of the allowed values.
 func (f formField) parseList(reply string) []any {
 	texts := strings.FieldsFunc(reply, func(r rune) bool { return r == ',' })
-	if len(texts) == 1 && f.Items.find(reply) == nil {
+	if len(texts) == 1 && f.Items.findValue(reply) == nil {
 		texts = strings.Fields(reply)
 	}
 	out := make([]any, 0, len(texts))
@@ -193,7 +193,7 @@ func (f formField) parseList(reply string) []any {
 		if text == "" {
 			continue
 		}
-		if value := f.Items.find(text); value != nil {
+		if value := f.Items.findValue(text); value != nil {
 			out = append(out, value)
 		} else {
 			out = append(out, text)

@@ -20,11 +20,6 @@ type callPiece struct {
 	members   []rawMember // members that Chat Completions does not define
 }
 
-// startsObject reports whether the piece's arguments look like the beginning of a call's arguments.
-func (p *callPiece) startsObject() bool {
-	return strings.HasPrefix(strings.TrimLeft(p.arguments, " \t\r\n"), "{")
-}
-
 // isEmpty reports whether the piece has no content. Some endpoints send such pieces as padding.
 func (p *callPiece) isEmpty() bool { return p.id == "" && p.name == "" && p.arguments == "" }
 
@@ -68,7 +63,8 @@ func (c *partialCall) startsAnotherCall(piece callPiece) bool {
 	}
 	// c is complete, and the piece has a name and the beginning of other arguments. A name alone proves nothing,
 	// because some endpoints repeat the name in every piece.
-	if c.scan.Closed() && piece.startsObject() {
+	beginsObject := strings.HasPrefix(strings.TrimLeft(piece.arguments, " \t\r\n"), "{")
+	if c.scan.Closed() && beginsObject {
 		return true
 	}
 	// c already has arguments, so a different name that comes with arguments does not continue c's name.

@@ -143,8 +143,8 @@ func (properties orderedObject) withAlternative(name string, value json.RawMessa
 	case bytes.Equal(present, value):
 		return properties
 	}
-	either := orderedObject{{"anyOf", encodeArray(present, value)}}
-	return properties.withMember(name, either.encodeJSON())
+	eitherSchema := orderedObject{{"anyOf", encodeArray(present, value)}}
+	return properties.withMember(name, eitherSchema.encodeJSON())
 }
 
 // requiredNames returns the names that a schema requires, or nil if the schema has no valid list of them.
@@ -271,14 +271,14 @@ func adaptSchema(schema json.RawMessage) json.RawMessage {
 
 // adaptList adapts the JSON of a list of schemas. It returns any other JSON unchanged.
 func adaptList(raw json.RawMessage) json.RawMessage {
-	var all []json.RawMessage
-	if json.Unmarshal(raw, &all) != nil {
+	var schemas []json.RawMessage
+	if json.Unmarshal(raw, &schemas) != nil {
 		return raw
 	}
-	for i := range all {
-		all[i] = adaptSchema(all[i])
+	for i := range schemas {
+		schemas[i] = adaptSchema(schemas[i])
 	}
-	return encodeArray(all...)
+	return encodeArray(schemas...)
 }
 
 // orderedObject holds the members of a JSON object in their original order, because a model reads them in that order.
@@ -358,18 +358,14 @@ func (m orderedObject) withoutMember(name string) orderedObject {
 	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool { return k.name == name })
 }
 
-// encodeArray returns the JSON array with the elements all.
-func encodeArray(all ...json.RawMessage) json.RawMessage {
-	size := len("[]")
-	for _, one := range all {
-		size += len(one) + 1
-	}
-	out := append(make([]byte, 0, size), '[')
-	for i, one := range all {
+// encodeArray returns the JSON array with these elements.
+func encodeArray(elements ...json.RawMessage) json.RawMessage {
+	out := []byte{'['}
+	for i, element := range elements {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, one...)
+		out = append(out, element...)
 	}
 	return append(out, ']')
 }

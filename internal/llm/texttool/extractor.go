@@ -130,8 +130,7 @@ func (e *extractor) finishAnswer(last ...llm.Part) error {
 		if extensions, ok := p.(llm.Extensions); ok && len(e.calls) > 0 {
 			// The endpoint's members of calls do not belong to the calls that were found in the text. The content
 			// repeats that text, which must not be sent back together with the calls.
-			extensions.Calls = nil
-			extensions.Content = nil
+			extensions.Calls, extensions.Content = nil, nil
 			p = extensions
 		}
 		if err := e.sendPart(p); err != nil {

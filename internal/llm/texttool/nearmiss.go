@@ -52,7 +52,7 @@ func cutText(text string, limit int) string {
 // isNearMiss reports whether call was made by findNearMiss or callUsed. text is the text of call's message, and
 // contains the arguments of a call that findNearMiss made.
 func isNearMiss(call llm.ToolCall, text string) bool {
-	if call.Arguments == usePhrase(call.Name) {
+	if isUseCall(call) {
 		return true
 	}
 	if call.Arguments == "" || isObject(call.Arguments) || !strings.Contains(text, call.Arguments) {
@@ -60,6 +60,9 @@ func isNearMiss(call llm.ToolCall, text string) bool {
 	}
 	return headerLine.MatchString(call.Arguments) || strings.HasPrefix(call.Arguments, call.Name)
 }
+
+// isUseCall reports whether call was made by callUsed, for a tool that needs arguments.
+func isUseCall(call llm.ToolCall) bool { return call.Arguments == usePhrase(call.Name) }
 
 // countReminders returns how many answers in the conversation were reported to the model as near misses.
 func countReminders(messages []llm.Message) int {
@@ -75,7 +78,7 @@ func countReminders(messages []llm.Message) int {
 // explainNearMiss returns an explanation for the model: why call, which isNearMiss reports, is not a call in the form of
 // the prompt, and on which line of answer it is.
 func explainNearMiss(call llm.ToolCall, answer string) string {
-	if call.Arguments == usePhrase(call.Name) {
+	if isUseCall(call) {
 		return "You wrote that you use the tool " + call.Name + ", but that does not call it."
 	}
 	where := "Line " + lineNumber(answer, call.Arguments) + " of your answer is not a call: "

@@ -119,15 +119,15 @@ func (p *pythonParser) readArguments() (object string, ok bool) {
 	var b strings.Builder
 	b.WriteByte('{')
 	for !p.skipToken(")") {
-		if b.Len() > 1 && !p.skipToken(",") {
-			return "", false
+		if b.Len() > len("{") { // not the first argument
+			if !p.skipToken(",") {
+				return "", false
+			}
+			b.WriteByte(',')
 		}
 		name := p.readName()
 		if name == "" || !p.skipToken("=") {
 			return "", false
-		}
-		if b.Len() > 1 {
-			b.WriteByte(',')
 		}
 		b.WriteString(strconv.Quote(name)) // only letters, digits, dots and hyphens
 		b.WriteByte(':')
