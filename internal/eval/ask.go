@@ -73,8 +73,8 @@ func (e *evaluator) ask(ctx context.Context, q question) (*outcome, error) {
 	defer cancel()
 	timer := time.AfterFunc(q.limit, cancel)
 	defer timer.Stop()
-	reply, err := e.awaitAnswer(limitCtx, q, r, func(delay time.Duration) error {
-		if r.runID != "" { // the run has begun, so the wait counts
+	pause := func(delay time.Duration) error {
+		if r.runID != "" { // the run has begun, so the pause counts
 			return wait(limitCtx, delay)
 		}
 		timer.Stop()
@@ -82,7 +82,8 @@ func (e *evaluator) ask(ctx context.Context, q question) (*outcome, error) {
 		timer.Reset(q.limit)
 		began = time.Now()
 		return err
-	})
+	}
+	reply, err := e.awaitAnswer(limitCtx, q, r, pause)
 	r.elapsed = time.Since(began)
 	switch {
 	case ctx.Err() != nil:

@@ -106,20 +106,20 @@ func (d *document) convertMapping(node *yaml.Node, pointer string, depth int) (a
 	object := make(map[string]any, len(node.Content)/2)
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key := node.Content[i]
-		at := pointer + "/" + pointerEscapes.Replace(key.Value)
+		member := pointer + "/" + pointerEscapes.Replace(key.Value)
 		if _, twice := object[key.Value]; twice {
-			d.lines[at] = key.Line
-			return nil, d.errorAt(at, "is given twice")
+			d.lines[member] = key.Line
+			return nil, d.errorAt(member, "is given twice")
 		}
 		if key.Kind != yaml.ScalarNode || key.Tag != "!!str" {
-			d.lines[at] = key.Line
-			return nil, d.errorAt(at, "the name of a member must be a text")
+			d.lines[member] = key.Line
+			return nil, d.errorAt(member, "the name of a member must be a text")
 		}
-		value, err := d.convert(node.Content[i+1], at, depth+1)
+		value, err := d.convert(node.Content[i+1], member, depth+1)
 		if err != nil {
 			return nil, err
 		}
-		d.lines[at] = key.Line // the key's line, because a block scalar or a mapping begins on a later one
+		d.lines[member] = key.Line // the key's line, because a block scalar or a mapping begins on a later one
 		object[key.Value] = value
 	}
 	return object, nil

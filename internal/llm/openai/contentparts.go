@@ -45,17 +45,20 @@ func (c *contentParts) isDropped() bool { return c.hasSpecial && c.size > maxExt
 // sends empty pieces between two pieces of thinking, and refuses an answer with two thinking parts ("Expected at most
 // one leading ThinkChunk").
 func (c *contentParts) addText(text string) {
-	n := len(c.parts.elements)
-	switch {
-	case text == "" || !c.addSize(len(text)):
-	case n == 0:
-		c.text = append(c.text, text...)
-	case c.parts.elements[n-1].readIdentity() == elementIdentity{Type: "text"}:
-		c.parts.elements[n-1].parseLevel()
-		c.parts.elements[n-1].addText("text", text)
-	default:
-		c.parts.elements = append(c.parts.elements, newTextPart(text))
+	if text == "" || !c.addSize(len(text)) {
+		return
 	}
+	if !c.hasSpecial {
+		c.text = append(c.text, text...)
+		return
+	}
+	last := c.parts.elements[len(c.parts.elements)-1]
+	if last.readIdentity() == (elementIdentity{Type: "text"}) {
+		last.parseLevel()
+		last.addText("text", text)
+		return
+	}
+	c.parts.elements = append(c.parts.elements, newTextPart(text))
 }
 
 // addParts adds the parts of one chunk. It leaves out generated media, because they are large.

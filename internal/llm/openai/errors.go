@@ -114,8 +114,9 @@ func statusError(status int, body []byte) *retryableError {
 	// Retry failures that may be temporary. A model call changes nothing at the endpoint, so even a 500 is safe to
 	// repeat.
 	modelErr.Unavailable = status == http.StatusTooManyRequests || status >= 500
+	text := strings.ToLower(string(body))
 	switch {
-	case containsAny(strings.ToLower(string(body)), noToolsWords):
+	case containsAny(text, noToolsWords):
 		modelErr.Public, modelErr.Unavailable = publicNoTools, false
 	case quotaExhausted(status, body):
 		modelErr.Public, modelErr.Unavailable = publicQuota, true // an llm.Router may ask another endpoint
@@ -125,7 +126,7 @@ func statusError(status int, body []byte) *retryableError {
 		modelErr.Public = publicCredentials
 	case status == http.StatusNotFound:
 		modelErr.Public = publicUnknown
-		modelErr.UnknownModel = containsAny(strings.ToLower(string(body)), modelWords)
+		modelErr.UnknownModel = containsAny(text, modelWords)
 	case status == http.StatusTooManyRequests:
 		modelErr.Kind = llm.RateLimited
 		modelErr.Public = publicLimited

@@ -96,12 +96,12 @@ func withoutImages(messages []llm.Message) []llm.Message {
 // describeImage returns the text that a model gets in place of an image that it does not take: the image's label and,
 // if they are known, its type and size.
 func describeImage(image llm.Media) string {
-	what := "An image"
+	description := "An image"
 	if image.MIME != "" {
 		size := base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(image.Data, "=")))
-		what += fmt.Sprintf(" (%s, %d bytes)", image.MIME, size)
+		description += fmt.Sprintf(" (%s, %d bytes)", image.MIME, size)
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s [%s was here, which this model cannot take.]", image.Label, what))
+	return strings.TrimSpace(fmt.Sprintf("%s [%s was here, which this model cannot take.]", image.Label, description))
 }
 
 // isImage reports whether media is an image, either as content or as a URL. Media with a URL are always images, and
@@ -266,14 +266,16 @@ func newWireMessage(message llm.Message, endpoint string) wireMessage {
 			wire.ToolCalls[i] = wireCall{ID: c.ID, Name: cleanToolName(c.Name), Arguments: cleanArguments(c.Arguments)}
 		}
 	}
-	if x := message.Extensions; x != nil && message.Role == llm.Assistant && x.Endpoint == endpoint {
-		wire.Extensions = x.Message
-		if x.Content != nil {
-			wire.Content = x.Content
-		}
-		for i := range min(len(x.Calls), len(wire.ToolCalls)) {
-			wire.ToolCalls[i].Extensions = x.Calls[i]
-		}
+	extensions := message.Extensions
+	if extensions == nil || message.Role != llm.Assistant || extensions.Endpoint != endpoint {
+		return wire
+	}
+	wire.Extensions = extensions.Message
+	if extensions.Content != nil {
+		wire.Content = extensions.Content
+	}
+	for i := range min(len(extensions.Calls), len(wire.ToolCalls)) {
+		wire.ToolCalls[i].Extensions = extensions.Calls[i]
 	}
 	return wire
 }

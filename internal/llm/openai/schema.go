@@ -176,13 +176,13 @@ func requiredByParts(parts []orderedObject, keyword string) (required []string) 
 }
 
 // addDescription returns the schema with sentence added to its description, on a new line.
-func (m orderedObject) addDescription(sentence string) orderedObject {
+func (object orderedObject) addDescription(sentence string) orderedObject {
 	var description string
-	_ = json.Unmarshal(m.member("description"), &description)
+	_ = json.Unmarshal(object.member("description"), &description)
 	if description != "" {
 		description += "\n"
 	}
-	return m.withMember("description", appendQuoted(nil, description+sentence))
+	return object.withMember("description", appendQuoted(nil, description+sentence))
 }
 
 // Keywords whose value is a schema, a list of schemas, or an object with schemas by name. Among schemaKeywords,
@@ -199,8 +199,8 @@ var knownFormats = []string{`"date-time"`, `"int32"`, `"int64"`, `"float"`, `"do
 
 // adaptKeywords returns a copy of a schema in which all keywords have a form that endpoints accept, including the
 // keywords of nested schemas.
-func (m orderedObject) adaptKeywords() orderedObject {
-	out := m.withoutInvalid()
+func (object orderedObject) adaptKeywords() orderedObject {
+	out := object.withoutInvalid()
 	for i, keyword := range out {
 		out[i] = keyword.adaptNested()
 	}
@@ -216,39 +216,39 @@ func (m orderedObject) adaptKeywords() orderedObject {
 
 // adaptNested returns the keyword with the schemas in its value adapted. items with a list of schemas, as in draft-07,
 // becomes prefixItems.
-func (k orderedMember) adaptNested() orderedMember {
-	isList := k.jsonKind() == '['
-	mayBeBoolean := k.name == "items" || k.name == "not"
+func (keyword orderedMember) adaptNested() orderedMember {
+	isList := keyword.jsonKind() == '['
+	mayBeBoolean := keyword.name == "items" || keyword.name == "not"
 	switch {
-	case k.name == "items" && isList:
-		return orderedMember{"prefixItems", adaptList(k.value)}
-	case slices.Contains(schemaKeywords, k.name) && k.jsonKind() == '{', mayBeBoolean:
-		return orderedMember{k.name, adaptSchema(k.value)}
-	case slices.Contains(schemaListKeywords, k.name) && isList:
-		return orderedMember{k.name, adaptList(k.value)}
-	case slices.Contains(schemaMapKeywords, k.name):
-		if schemas, ok := decodeObject(k.value); ok {
+	case keyword.name == "items" && isList:
+		return orderedMember{"prefixItems", adaptList(keyword.value)}
+	case slices.Contains(schemaKeywords, keyword.name) && keyword.jsonKind() == '{', mayBeBoolean:
+		return orderedMember{keyword.name, adaptSchema(keyword.value)}
+	case slices.Contains(schemaListKeywords, keyword.name) && isList:
+		return orderedMember{keyword.name, adaptList(keyword.value)}
+	case slices.Contains(schemaMapKeywords, keyword.name):
+		if schemas, ok := decodeObject(keyword.value); ok {
 			for i := range schemas {
 				schemas[i].value = adaptSchema(schemas[i].value)
 			}
-			return orderedMember{k.name, schemas.encodeJSON()}
+			return orderedMember{keyword.name, schemas.encodeJSON()}
 		}
 	}
-	return k
+	return keyword
 }
 
 // withoutInvalid returns a copy of a schema without the keywords whose value has the wrong type, because endpoints
 // refuse those. Servers in Go write null for an empty list, servers in PHP write [] for an empty object, and JSON
 // Schema draft 3 has a boolean in required. null is valid in const and default, and is kept in extensions ("x-").
-func (m orderedObject) withoutInvalid() orderedObject {
-	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool {
-		switch k.jsonKind() {
+func (object orderedObject) withoutInvalid() orderedObject {
+	return slices.DeleteFunc(slices.Clone(object), func(keyword orderedMember) bool {
+		switch keyword.jsonKind() {
 		case 'n':
-			return k.name != "const" && k.name != "default" && !strings.HasPrefix(k.name, "x-")
+			return keyword.name != "const" && keyword.name != "default" && !strings.HasPrefix(keyword.name, "x-")
 		case 't', 'f':
-			return k.name == "required"
+			return keyword.name == "required"
 		case '[':
-			return slices.Contains(schemaMapKeywords, k.name)
+			return slices.Contains(schemaMapKeywords, keyword.name)
 		}
 		return false
 	})
@@ -257,10 +257,10 @@ func (m orderedObject) withoutInvalid() orderedObject {
 // adaptSchema adapts the JSON of a schema with adaptKeywords. It converts a boolean schema to the equivalent object,
 // and returns any other JSON unchanged.
 func adaptSchema(schema json.RawMessage) json.RawMessage {
-	m, ok := decodeObject(schema)
+	object, ok := decodeObject(schema)
 	switch {
 	case ok:
-		return m.adaptKeywords().encodeJSON()
+		return object.adaptKeywords().encodeJSON()
 	case string(schema) == "true":
 		return json.RawMessage(`{}`)
 	case string(schema) == "false":
@@ -293,7 +293,7 @@ type orderedMember struct {
 }
 
 // jsonKind returns the kind of the value: '{', '[', '"', '0', 't', 'f' or 'n'.
-func (k orderedMember) jsonKind() jsontext.Kind { return jsontext.Value(k.value).Kind() }
+func (member orderedMember) jsonKind() jsontext.Kind { return jsontext.Value(member.value).Kind() }
 
 // decodeObject returns the members of the JSON object raw. It returns nil and false if raw is not a JSON object.
 func decodeObject(raw json.RawMessage) (members orderedObject, ok bool) {
@@ -319,34 +319,34 @@ func decodeObject(raw json.RawMessage) (members orderedObject, ok bool) {
 }
 
 // encodeJSON encodes the object without white space.
-func (m orderedObject) encodeJSON() json.RawMessage {
+func (object orderedObject) encodeJSON() json.RawMessage {
 	out := []byte{'{'}
-	for i, k := range m {
+	for i, member := range object {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(append(appendQuoted(out, k.name), ':'), k.value...)
+		out = append(append(appendQuoted(out, member.name), ':'), member.value...)
 	}
 	return append(out, '}')
 }
 
 // indexOf returns the position of the member with that name, or -1.
-func (m orderedObject) indexOf(name string) int {
-	return slices.IndexFunc(m, func(k orderedMember) bool { return k.name == name })
+func (object orderedObject) indexOf(name string) int {
+	return slices.IndexFunc(object, func(member orderedMember) bool { return member.name == name })
 }
 
 // member returns the value of the member with that name, or nil.
-func (m orderedObject) member(name string) json.RawMessage {
-	if i := m.indexOf(name); i >= 0 {
-		return m[i].value
+func (object orderedObject) member(name string) json.RawMessage {
+	if i := object.indexOf(name); i >= 0 {
+		return object[i].value
 	}
 	return nil
 }
 
 // withMember returns a copy of the object with the member set. A new member comes last.
-func (m orderedObject) withMember(name string, value json.RawMessage) orderedObject {
-	out := slices.Clone(m)
-	if i := m.indexOf(name); i >= 0 {
+func (object orderedObject) withMember(name string, value json.RawMessage) orderedObject {
+	out := slices.Clone(object)
+	if i := object.indexOf(name); i >= 0 {
 		out[i].value = value
 		return out
 	}
@@ -354,8 +354,8 @@ func (m orderedObject) withMember(name string, value json.RawMessage) orderedObj
 }
 
 // withoutMember returns a copy of the object without the member with that name.
-func (m orderedObject) withoutMember(name string) orderedObject {
-	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool { return k.name == name })
+func (object orderedObject) withoutMember(name string) orderedObject {
+	return slices.DeleteFunc(slices.Clone(object), func(member orderedMember) bool { return member.name == name })
 }
 
 // encodeArray returns the JSON array with these elements.
