@@ -42,11 +42,3 @@ func (s *ArgumentScanner) Next(char byte) bool {
 	}
 	return s.Closed()
 }
-
-// Feed reads text and reports whether the outermost bracket is now closed. It ignores the text after that bracket.
-func (s *ArgumentScanner) Feed(text string) bool {
-	for i := 0; i < len(text) && !s.Closed(); i++ {
-		s.Next(text[i])
-	}
-	return s.Closed()
-}

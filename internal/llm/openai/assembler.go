@@ -230,7 +230,7 @@ func (a *assembler) addCallPiece(call *partialCall, piece callPiece) error {
 	if len(call.arguments)+len(piece.arguments) > llm.MaxArgumentBytes {
 		return newError(llm.ModelError, publicTooLarge, errors.New("the arguments of a call exceed 1 MiB"))
 	}
-	if err := a.announceCall(call); err != nil {
+	if err := a.announceCalls(call.index + 1); err != nil {
 		return err
 	}
 	call.addArguments(piece.arguments)
@@ -245,29 +245,26 @@ func (a *assembler) sendEmptyArguments() error {
 		return nil
 	}
 	a.emptyCall = nil
-	if err := a.announceCall(call); err != nil {
+	if err := a.announceCalls(call.index + 1); err != nil {
 		return err
 	}
 	return a.sendPart(llm.ToolCallArgs{Index: call.index, Delta: string(call.arguments)})
 }
 
-// announceCall emits the start of a call with a unique id, unless it was emitted before. It announces all earlier calls
-// first. Their names are complete, because no endpoint continues a name after the next call has begun. announceCall
-// returns an error for a call without a name.
-func (a *assembler) announceCall(c *partialCall) error {
-	if c.announced {
-		return nil
-	}
-	for _, earlier := range a.calls[:c.index+1] {
-		if earlier.announced {
+// announceCalls emits the starts of the first n calls with unique ids, except those that were emitted before. The names
+// of all calls before the latest one are complete, because no endpoint continues a name after the next call has begun.
+// announceCalls returns an error for a call without a name.
+func (a *assembler) announceCalls(n int) error {
+	for _, call := range a.calls[:n] {
+		if call.announced {
 			continue
 		}
-		if earlier.name == "" {
+		if call.name == "" {
 			return newError(llm.ModelError, publicNonsense, errors.New("a tool call without a name"))
 		}
-		earlier.announced = true
-		earlier.id = a.calls.uniqueID(earlier.upstreamID)
-		if err := a.sendPart(llm.ToolCallStart{Index: earlier.index, ID: earlier.id, Name: earlier.name}); err != nil {
+		call.announced = true
+		call.id = a.calls.uniqueID(call.upstreamID)
+		if err := a.sendPart(llm.ToolCallStart{Index: call.index, ID: call.id, Name: call.name}); err != nil {
 			return err
 		}
 	}
@@ -346,19 +343,14 @@ func (a *assembler) finishAnswer() error {
 	if err := a.markCutCall(); err != nil {
 		return err
 	}
-	// Calls without arguments were not announced yet. Announcing the last call announces all of them.
-	if last := a.calls.last(); last != nil {
-		if err := a.announceCall(last); err != nil {
-			return err
-		}
+	if err := a.announceCalls(len(a.calls)); err != nil { // those without arguments were not announced yet
+		return err
 	}
-
 	for _, c := range a.calls {
 		if err := a.sendPart(llm.ToolCall{Index: c.index, ID: c.id, Name: c.name, Arguments: string(c.arguments)}); err != nil {
 			return err
 		}
 	}
-
 	if extensions := a.extensions(); extensions != nil {
 		if err := a.sendPart(*extensions); err != nil {
 			return err

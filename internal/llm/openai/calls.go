@@ -52,7 +52,9 @@ func (c *partialCall) addNameAndID(piece callPiece) {
 // addArguments adds a piece of the arguments.
 func (c *partialCall) addArguments(piece string) {
 	c.arguments = append(c.arguments, piece...)
-	c.scan.Feed(piece)
+	for i := range len(piece) {
+		c.scan.Next(piece[i])
+	}
 }
 
 // startsAnotherCall reports whether a piece begins another call, although findCall says that it continues c. Endpoints

@@ -1,7 +1,7 @@
 package texttool
 
 import (
-	"encoding/json"
+	"cmp"
 	"regexp"
 	"slices"
 	"strings"
@@ -152,29 +152,34 @@ var (
 // matchWholeAnswer matches the beginning of text, which is the whole answer so far, with a call without a mark: JSON or
 // a list in Python's notation, both possibly in a code fence, or a tool's name on a line with JSON below it.
 func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
-	if !final && strings.HasPrefix("```", text) {
+	if mayBecomeFence := strings.HasPrefix("```", text); mayBecomeFence && !final {
 		return needMore
 	}
-	if name := nameStart.FindStringSubmatch(text); name != nil && tools.isKnown(name[1]) {
-		return matched
-	}
-	if name := namePart.FindStringSubmatch(text); name != nil && !final && tools.hasPrefix(name[1]) {
-		return needMore
+	if result := matchNameLine(text, final, tools); result != noMatch {
+		return result
 	}
 	text = text[len(fenceStart.FindString(text)):]
-	if text == "" && !final { // a fence without anything after it yet
-		return needMore
-	}
 	if member := jsonStart.FindStringSubmatch(text); member != nil {
 		if callMembers[member[1]+member[2]] { // one of the two groups is empty
 			return matched
 		}
 		return noMatch
 	}
-	if name := pythonStart.FindStringSubmatch(text); name != nil && tools.isKnown(name[1]) {
+	if head := pythonStart.FindStringSubmatch(text); head != nil && tools.isKnown(head[1]) {
 		return matched
 	}
-	if !final && (jsonPartial.MatchString(text) || pythonPart.MatchString(text)) {
+	if isPartial := jsonPartial.MatchString(text) || pythonPart.MatchString(text); isPartial && !final {
+		return needMore
+	}
+	return noMatch
+}
+
+// matchNameLine matches the beginning of text with the name of a tool on a line, and an object below it.
+func matchNameLine(text string, final bool, tools toolSet) matchResult {
+	if line := nameStart.FindStringSubmatch(text); line != nil && tools.isKnown(line[1]) {
+		return matched
+	}
+	if line := namePart.FindStringSubmatch(text); line != nil && !final && tools.hasPrefix(line[1]) {
 		return needMore
 	}
 	return noMatch
@@ -413,32 +418,38 @@ func (tools toolSet) parseReAct(text string, truncated bool) []writtenCall {
 	if head == nil {
 		return nil
 	}
-	input := head[2]
-	if m := reactInput.FindStringSubmatch(text[len(head[0]):]); m != nil && input == "" {
-		input = m[1]
-		if next := reactNext.FindStringIndex(input); next != nil {
-			input = input[:next[0]]
-		}
-		input = trimFence(strings.TrimSpace(input))
-	}
-	arguments := readInput(input)
-	if truncated && (input == "" || !isObject(arguments)) {
+	input := cmp.Or(head[2], cutActionInput(text[len(head[0]):]))
+	arguments := decodeActionInput(input)
+	isComplete := input != "" && isObject(arguments)
+	if truncated && !isComplete {
 		return nil
 	}
 	return []writtenCall{{name: head[1], arguments: arguments}}
 }
 
-// readInput returns an action's input as a JSON object if it begins with a JSON object, even if other text follows, or
-// if it is an object in Python's notation. It returns {} for an empty input, and any other input unchanged.
-func readInput(input string) string {
+// cutActionInput returns the input of an action from text, which follows the line of the action. It returns "" if the
+// action has no input.
+func cutActionInput(text string) string {
+	match := reactInput.FindStringSubmatch(text)
+	if match == nil {
+		return ""
+	}
+	input := match[1]
+	if next := reactNext.FindStringIndex(input); next != nil {
+		input = input[:next[0]]
+	}
+	return trimFence(input)
+}
+
+// decodeActionInput returns an action's input as a JSON object if it begins with a JSON object, even if other text
+// follows, or if it is an object in Python's notation. It returns {} for an empty input, and any other input unchanged.
+func decodeActionInput(input string) string {
 	if input == "" || strings.EqualFold(input, "none") {
 		return "{}"
 	}
 	if strings.HasPrefix(input, "{") {
-		dec := json.NewDecoder(strings.NewReader(input))
-		var object json.RawMessage
-		if dec.Decode(&object) == nil {
-			return string(object)
+		if n := jsonLength(input); n > 0 {
+			return input[:n]
 		}
 		if object, ok := pythonLiteral(input); ok {
 			return object
