@@ -360,7 +360,11 @@ func (object orderedObject) withoutMember(name string) orderedObject {
 
 // encodeArray returns the JSON array with these elements.
 func encodeArray(elements ...json.RawMessage) json.RawMessage {
-	out := []byte{'['}
+	size := len("[]")
+	for _, element := range elements {
+		size += len(element) + len(",")
+	}
+	out := append(make([]byte, 0, size), '[') // growing the array of 1,000 tools takes four times the memory
 	for i, element := range elements {
 		if i > 0 {
 			out = append(out, ',')
