@@ -89,12 +89,12 @@ func (c *CaseReport) summarize() {
 			c.Cost = addCost(c.Cost, r.Judge.Cost)
 		}
 	}
-	n := len(c.Results)
-	c.Rate = float64(c.PassedRuns) / float64(n)
-	c.Interval = wilson(c.PassedRuns, n).rounded()
-	c.Seconds = math.Round(seconds/float64(n)*1000) / 1000
-	// The tolerance absorbs rounding errors, so that 4 of 5 runs reach a share of 0.8.
-	c.Passed = n == c.Wanted && float64(c.PassedRuns) >= c.Pass*float64(n)-1e-9
+	runs := float64(len(c.Results))
+	c.Rate = float64(c.PassedRuns) / runs
+	c.Interval = wilson(c.PassedRuns, len(c.Results)).rounded()
+	c.Seconds = math.Round(seconds/runs*1000) / 1000
+	const tolerance = 1e-9 // absorbs rounding errors, so that 4 of 5 runs reach a share of 0.8
+	c.Passed = len(c.Results) == c.Wanted && float64(c.PassedRuns) >= c.Pass*runs-tolerance
 }
 
 // summarize sets the fields that follow from r.Cases and elapsed. Call it once, after r.Interrupted is set.

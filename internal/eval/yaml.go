@@ -38,17 +38,9 @@ func readYAML(data []byte) (*document, error) {
 	case !utf8.Valid(data):
 		return nil, &Error{Detail: "is not UTF-8"}
 	}
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	var root, second yaml.Node
-	if err := dec.Decode(&root); err != nil {
-		return nil, syntaxError(err)
-	}
-	switch err := dec.Decode(&second); err {
-	case io.EOF: // the file has only one document
-	case nil:
-		return nil, &Error{Line: second.Line, Detail: "a second document, but a suite has one"}
-	default:
-		return nil, syntaxError(err)
+	root, err := decodeSingle(data)
+	if err != nil {
+		return nil, err
 	}
 	if root.Kind != yaml.DocumentNode || len(root.Content) != 1 {
 		return nil, &Error{Detail: "has no cases"}
@@ -62,6 +54,23 @@ func readYAML(data []byte) (*document, error) {
 		return nil, &Error{Detail: "cannot be written as JSON: " + err.Error()}
 	}
 	return doc, nil
+}
+
+// decodeSingle parses data, which must have exactly one YAML document. Every error is an *Error.
+func decodeSingle(data []byte) (*yaml.Node, error) {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var root, second yaml.Node
+	if err := dec.Decode(&root); err != nil {
+		return nil, syntaxError(err)
+	}
+	switch err := dec.Decode(&second); err {
+	case io.EOF:
+		return &root, nil
+	case nil:
+		return nil, &Error{Line: second.Line, Detail: "a second document, but a suite has one"}
+	default:
+		return nil, syntaxError(err)
+	}
 }
 
 // syntaxError converts an error of the YAML library to an *Error, with the line if the error has one.

@@ -92,7 +92,8 @@ func (s *Session) resume(ctx context.Context, view *runView) (*client.Stream, er
 		}
 		p, isProblem := errors.AsType[*client.Problem](err)
 		isPermanent := isProblem && p.Status < http.StatusInternalServerError
-		if isPermanent || time.Now().Add(pause).After(deadline) || ctx.Err() != nil {
+		isTimeUp := time.Now().Add(pause).After(deadline)
+		if isPermanent || isTimeUp || ctx.Err() != nil {
 			return nil, err
 		}
 		s.status.set("no connection to answerd; trying again")

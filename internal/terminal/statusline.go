@@ -137,7 +137,8 @@ func colorLine(line string) string {
 func visibleJSON(text string) string {
 	var b strings.Builder
 	for _, r := range text {
-		if !unicode.In(r, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp) && (r < 0x7f || !unicode.IsControl(r)) {
+		isControl := r >= 0x7f && unicode.IsControl(r) // below that only line feeds and tabs, between members
+		if !isControl && !unicode.In(r, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp) {
 			b.WriteRune(r)
 			continue
 		}

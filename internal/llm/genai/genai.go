@@ -57,22 +57,24 @@ func Input(messages []llm.Message) []attribute.KeyValue {
 		messages = messages[1:]
 	}
 	messages = messages[max(0, len(messages)-maxMessages):]
-	return append(out, attribute.String("gen_ai.input.messages", encodeBounded(len(messages), func(from, limit int) any {
+	input := encodeBounded(len(messages), func(from, limit int) any {
 		list := make([]message, 0, len(messages)-from)
 		for _, m := range messages[from:] {
 			list = append(list, newMessage(m, limit))
 		}
 		return list
-	})))
+	})
+	return append(out, attribute.String("gen_ai.input.messages", input))
 }
 
 // Output returns an answer of a model or an agent as an attribute.
 func Output(text string, calls []llm.ToolCall, finishReason string) attribute.KeyValue {
-	return attribute.String("gen_ai.output.messages", encodeBounded(1, func(_, limit int) any {
+	output := encodeBounded(1, func(_, limit int) any {
 		m := newMessage(llm.Message{Role: llm.Assistant, Text: text, Calls: calls}, limit)
 		m.FinishReason = finishReason
 		return []message{m}
-	}))
+	})
+	return attribute.String("gen_ai.output.messages", output)
 }
 
 // Arguments returns a tool call's arguments as an attribute.

@@ -30,15 +30,14 @@ func (m *Model) makeAttempt(ctx context.Context, key string, body []byte, emit e
 	answer := &assembler{yield: emit, endpoint: m.endpoint}
 	res, err := m.postRequest(reqCtx, idle, key, body)
 	if err != nil {
-		return classifyError(ctx, timeoutError(context.Cause(reqCtx), idle.currentLimit()), answer, connectError(err))
+		return classifyError(ctx, idle.timeoutError(reqCtx), answer, connectError(err))
 	}
 	defer res.Body.Close()
 	if res.StatusCode/100 != 2 {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		// Do not check for a timeout. The status arrived before it, and explains the failure better.
-		return responseError(res)
+		return responseError(res) // even after a timeout, because the status explains the failure better
 	}
 	err = m.readResponse(answer, idle, res)
 	if answer.extensionBytes > maxExtensions || answer.content.isDropped() {
@@ -48,7 +47,7 @@ func (m *Model) makeAttempt(ctx context.Context, key string, body []byte, emit e
 	if err == nil || errors.Is(err, errStopped) {
 		return err
 	}
-	return classifyError(ctx, timeoutError(context.Cause(reqCtx), idle.currentLimit()), answer, err)
+	return classifyError(ctx, idle.timeoutError(reqCtx), answer, err)
 }
 
 // classifyError returns the result of an attempt whose request or reply failed with err: an error as described at

@@ -154,23 +154,6 @@ func responseError(res *http.Response) *retryableError {
 	return failed
 }
 
-// timeoutError returns the error for a request that an idleTimer cancelled with cause, because limit was exceeded. It
-// returns nil if cause is nil or did not come from an idleTimer.
-func timeoutError(cause error, limit time.Duration) *llm.Error {
-	var text string
-	switch {
-	case errors.Is(cause, errFirstByte):
-		text = publicNoFirstByte
-	case errors.Is(cause, errIdle):
-		text = publicIdle
-	default:
-		return nil
-	}
-	modelErr := newError(llm.ModelTimeout, text, fmt.Errorf("%w (%s)", cause, limit))
-	modelErr.Retryable, modelErr.Unavailable = true, true
-	return modelErr
-}
-
 // contextWords are the phrases, in lower case, with which endpoints report a conversation that exceeds the model's
 // context window. Only OpenAI has a code for it. Most endpoints write prose.
 var contextWords = []string{

@@ -177,12 +177,12 @@ func requestOptions(cfg Config, baseQuery url.Values) []option.RequestOption {
 
 // splitQuery separates the query from a base URL, because openai-go would drop it. It returns an invalid URL unchanged,
 // with a nil query.
-func splitQuery(base string) (string, url.Values) {
+func splitQuery(base string) (withoutQuery string, query url.Values) {
 	u, err := url.Parse(base)
 	if err != nil || u.RawQuery == "" {
 		return base, nil
 	}
-	query := u.Query()
+	query = u.Query()
 	u.RawQuery = ""
 	return u.String(), query
 }

@@ -2,9 +2,12 @@ package openai
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
+
+	"answerd/internal/llm"
 )
 
 // maxStream is the largest size of one reply, in raw bytes. A token needs about 250 bytes of framing, so this limit is
@@ -47,12 +50,21 @@ func (t *idleTimer) stopTimer() { t.timer.Stop() }
 // shortenIdle limits each later read to d, unless the limit is already shorter.
 func (t *idleTimer) shortenIdle(d time.Duration) { t.idleLimit = min(t.idleLimit, d) }
 
-// currentLimit returns the limit that applies now. After a timeout, this is the limit that was exceeded.
-func (t *idleTimer) currentLimit() time.Duration {
-	if t.gotFirstByte {
-		return t.idleLimit
+// timeoutError returns the error for a request that the timer has cancelled, or nil if it has not. ctx is the context
+// that the timer cancels.
+func (t *idleTimer) timeoutError(ctx context.Context) *llm.Error {
+	cause := context.Cause(ctx)
+	var modelErr *llm.Error
+	switch {
+	case errors.Is(cause, errFirstByte):
+		modelErr = newError(llm.ModelTimeout, publicNoFirstByte, fmt.Errorf("%w (%s)", cause, t.firstLimit))
+	case errors.Is(cause, errIdle):
+		modelErr = newError(llm.ModelTimeout, publicIdle, fmt.Errorf("%w (%s)", cause, t.idleLimit))
+	default:
+		return nil
 	}
-	return t.firstLimit
+	modelErr.Retryable, modelErr.Unavailable = true, true
+	return modelErr
 }
 
 // timedBody runs an idleTimer while a reply's body is read, and limits the size of the body.
