@@ -139,10 +139,10 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pau
 	}
 }
 
-// answerNew answers the interrupts in all that answered does not have yet, and adds their ids to answered. It returns
-// an error if a run has more than maxInterrupts.
-func (e *evaluator) answerNew(ctx context.Context, r *outcome, all []event.Interrupt, approve bool, answered map[string]bool) error {
-	for _, interrupt := range all {
+// answerNew answers the interrupts that answered does not have yet, and adds their ids to answered. It returns an error
+// if a run has more than maxInterrupts.
+func (e *evaluator) answerNew(ctx context.Context, r *outcome, interrupts []event.Interrupt, approve bool, answered map[string]bool) error {
+	for _, interrupt := range interrupts {
 		if answered[interrupt.ID] {
 			continue
 		}
@@ -198,16 +198,12 @@ func (e *evaluator) answerInterrupt(ctx context.Context, r *outcome, interrupt e
 // checkAgents asks the service for its agents. So a wrong address, a missing token or an unknown agent is reported
 // before the first question. An agent that the service does not have is an *Error.
 func (e *evaluator) checkAgents(ctx context.Context, suite Suite) error {
-	var got struct {
-		Agents []struct {
-			ID string `json:"id"`
-		} `json:"agents"`
-	}
-	if _, err := e.client.Send(ctx, http.MethodGet, "/agents", nil, nil, &got); err != nil {
+	var list struct{ Agents []struct{ ID string } }
+	if _, err := e.client.Send(ctx, http.MethodGet, "/agents", nil, nil, &list); err != nil {
 		return err
 	}
 	known := make(map[string]bool)
-	for _, agent := range got.Agents {
+	for _, agent := range list.Agents {
 		known[agent.ID] = true
 	}
 	known[""] = true // the default agent

@@ -266,12 +266,8 @@ func (c *Case) readExport(name string, opts FileOptions) error {
 		return fmt.Errorf("the file is not JSON of at most %d bytes", maxExport)
 	}
 	var export struct {
-		Run struct {
-			Agent string `json:"agent"`
-		} `json:"run"`
-		Request struct {
-			Question string `json:"question"`
-		} `json:"request"`
+		Run     struct{ Agent string }
+		Request struct{ Question string }
 	}
 	if err := json.Unmarshal(data, &export); err != nil {
 		return fmt.Errorf("the file is not an export: %w", err)

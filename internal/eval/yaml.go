@@ -201,11 +201,7 @@ func (d *document) lineOf(pointer string) int {
 
 // caseName returns the name of the case at index i. It returns "" if the case has no name, or before d.value is set.
 func (d *document) caseName(i int) string {
-	var file struct {
-		Cases []struct {
-			Name any `json:"name"`
-		} `json:"cases"`
-	}
+	var file struct{ Cases []struct{ Name any } }
 	if json.Unmarshal(d.value, &file) != nil || i >= len(file.Cases) {
 		return ""
 	}

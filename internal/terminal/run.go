@@ -215,10 +215,7 @@ func (s *Session) WaitForServers(ctx context.Context) error {
 // because the API has no event for a change of state.
 func (s *Session) connectingServers(ctx context.Context) (names []string, _ error) {
 	var list struct {
-		Servers []struct {
-			Name  string `json:"name"`
-			State string `json:"state"`
-		} `json:"servers"`
+		Servers []struct{ Name, State string }
 	}
 	if _, err := s.client.Send(ctx, http.MethodGet, "/servers", nil, nil, &list); err != nil {
 		return nil, err

@@ -302,11 +302,7 @@ var typeStatuses = map[string]int{
 // the status in the member code or status, or else the status that typeStatuses has for the code or type. errorStatus
 // returns 0 if the object has neither.
 func errorStatus(raw []byte) int {
-	var object struct {
-		Code   json.RawMessage `json:"code"`
-		Status json.RawMessage `json:"status"`
-		Type   json.RawMessage `json:"type"`
-	}
+	var object struct{ Code, Status, Type json.RawMessage }
 	if json.Unmarshal(raw, &object) != nil {
 		return 0
 	}

@@ -133,8 +133,6 @@ func needsArguments(schema json.RawMessage) bool {
 	if len(schema) == 0 {
 		return false
 	}
-	var s struct {
-		Required []string `json:"required"`
-	}
-	return json.Unmarshal(schema, &s) != nil || len(s.Required) > 0
+	var object struct{ Required []string }
+	return json.Unmarshal(schema, &object) != nil || len(object.Required) > 0
 }

@@ -184,17 +184,15 @@ var pythonConstants = map[string]string{
 // false if the text is not a list or dictionary.
 func (p *pythonParser) readElements(out *strings.Builder, opening, closing string, read func(*strings.Builder) bool) bool {
 	out.WriteString(opening)
-	for first := true; !p.skipToken(closing); first = false {
-		if !first {
-			if !p.skipToken(",") {
-				return false
-			}
-			if p.skipToken(closing) { // Python allows a comma after the last element
-				break
-			}
-			out.WriteByte(',')
-		}
+	separator := ""
+	for !p.skipToken(closing) {
+		out.WriteString(separator)
+		separator = ","
 		if !read(out) {
+			return false
+		}
+		hasComma := p.skipToken(",") // Python allows a comma after the last element
+		if !hasComma && !strings.HasPrefix(p.remainingText(), closing) {
 			return false
 		}
 	}
