@@ -116,7 +116,7 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 	if choice.error != nil {
 		return streamError(choice.error)
 	}
-	reason := finishReason(choice.reason)
+	reason := normalizeReason(choice.reason)
 	if reason == "error" {
 		return newError(llm.ModelError, publicFailing, errors.New("finish_reason is error"))
 	}
@@ -135,11 +135,12 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 // or Gemini's model wrote a call that is not JSON.
 var interruptedReasons = []string{"insufficient_system_resource", "malformed_function_call"}
 
-// finishReason translates a provider's finish_reason to the specification's value. A reason without a translation is
+// normalizeReason translates a provider's finish_reason to the specification's value. A reason without a translation is
 // returned in lower case. Mistral sends model_length, and Gemini's endpoint sends the names of Gemini's own API
 // (https://github.com/HKUDS/Vibe-Trading/pull/308).
-func finishReason(reason string) string {
-	switch reason = strings.ToLower(reason); reason {
+func normalizeReason(reason string) string {
+	reason = strings.ToLower(reason)
+	switch reason {
 	case "model_length", "max_tokens":
 		return "length"
 	case "safety", "recitation", "blocklist", "prohibited_content", "spii":

@@ -128,11 +128,12 @@ func (d dialect) endpointPart() dialect {
 
 // adaptTools returns tools. If noStrict is set, it returns a copy in which no tool is strict.
 func (d dialect) adaptTools(tools []llm.Tool) []llm.Tool {
-	if d.noStrict {
-		tools = slices.Clone(tools)
-		for i := range tools {
-			tools[i].Strict = false
-		}
+	if !d.noStrict {
+		return tools
+	}
+	tools = slices.Clone(tools)
+	for i := range tools {
+		tools[i].Strict = false
 	}
 	return tools
 }

@@ -105,7 +105,8 @@ func statusError(status int, body []byte) *retryableError {
 	modelErr.Status, modelErr.Message = status, errorMessage(body)
 
 	failed := &retryableError{err: modelErr, refusesImages: refusesImages(status, body)}
-	if status != http.StatusUnauthorized && status != http.StatusForbidden && exceedsContext(body) {
+	rejectsKey := status == http.StatusUnauthorized || status == http.StatusForbidden
+	if !rejectsKey && exceedsContext(body) {
 		modelErr.Kind, modelErr.Public = llm.TooLarge, publicContext
 		modelErr.ContextTokens, modelErr.PromptTokens = contextSizes(body)
 		return failed
@@ -122,7 +123,7 @@ func statusError(status int, body []byte) *retryableError {
 		modelErr.Public, modelErr.Unavailable = publicQuota, true // an llm.Router may ask another endpoint
 	case status >= 300 && status < 400:
 		modelErr.Public = publicRedirect
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+	case rejectsKey:
 		modelErr.Public = publicCredentials
 	case status == http.StatusNotFound:
 		modelErr.Public = publicUnknown
