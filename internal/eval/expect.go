@@ -151,9 +151,14 @@ func (e *Expect) checkCallOrder(calls []string, fail failFunc) {
 			matched++
 		}
 	}
-	if matched < len(e.Calls) {
-		fail("calls", "%s is not called%s; the calls are %s", e.Calls[matched], afterCalls(e.Calls[:matched]), joinNames(calls))
+	if matched == len(e.Calls) {
+		return
 	}
+	after := ""
+	if matched > 0 {
+		after = " after " + strings.Join(e.Calls[:matched], ", ")
+	}
+	fail("calls", "%s is not called%s; the calls are %s", e.Calls[matched], after, joinNames(calls))
 }
 
 // checkCallCounts checks that each glob matches at least as many calls as e.Calls lists it. One call may count for
@@ -168,14 +173,6 @@ func (e *Expect) checkCallCounts(calls []string, fail failFunc) {
 			fail("calls", "%s is called %d times, not %d; the calls are %s", glob, got, least[glob], joinNames(calls))
 		}
 	}
-}
-
-// afterCalls names the calls after which the next expected one is missing, or returns "" if the first one is missing.
-func afterCalls(before []string) string {
-	if len(before) == 0 {
-		return ""
-	}
-	return " after " + strings.Join(before, ", ")
 }
 
 // joinNames joins the names of calls for a failure. For no calls it returns "none".

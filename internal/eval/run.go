@@ -43,14 +43,20 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 		return Report{}, err
 	}
 
-	results := e.startRuns(ctx, suite, opts)
+	report.Cases, report.Interrupted = collectResults(suite, e.startRuns(ctx, suite, opts), opts)
+	report.summarize(time.Since(report.StartedAt))
+	return report, nil
+}
+
+// collectResults reads results until the channel is closed, and calls opts.Progress and opts.Done. It returns the
+// reports of all cases that have a result. interrupted says that some runs did not end.
+func collectResults(suite Suite, results <-chan finishedRun, opts Options) (cases []CaseReport, interrupted bool) {
+	cases = make([]CaseReport, 0, len(suite.Cases)) // not nil, so that a report without results has a list too
 	total := 0
-	cases := make([]CaseReport, len(suite.Cases))
-	for i, testCase := range suite.Cases {
-		cases[i] = newCaseReport(testCase)
+	for _, testCase := range suite.Cases {
+		cases = append(cases, newCaseReport(testCase))
 		total += testCase.Runs
 	}
-
 	endCase := func(ended *CaseReport) {
 		ended.summarize()
 		if opts.Done != nil {
@@ -63,27 +69,24 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 		if run.err != nil {
 			continue
 		}
-		caseReport := &cases[run.caseIndex]
-		caseReport.Results = append(caseReport.Results, run.report)
+		report := &cases[run.caseIndex]
+		report.Results = append(report.Results, run.report)
 		done++
 		if opts.Progress != nil {
 			opts.Progress(done, total)
 		}
-		if len(caseReport.Results) == caseReport.Wanted {
-			endCase(caseReport)
+		if len(report.Results) == report.Wanted {
+			endCase(report)
 		}
 	}
 
-	report.Interrupted = done < total
 	for i := range cases {
 		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted { // ctx ended between two runs of the case
 			endCase(&cases[i])
 		}
 	}
-
-	report.Cases = slices.DeleteFunc(cases, func(c CaseReport) bool { return len(c.Results) == 0 })
-	report.summarize(time.Since(report.StartedAt))
-	return report, nil
+	cases = slices.DeleteFunc(cases, func(c CaseReport) bool { return len(c.Results) == 0 })
+	return cases, done < total
 }
 
 // startRuns runs the cases in goroutines, opts.Parallel runs at a time, and returns the channel of results. The caller
