@@ -159,10 +159,8 @@ func (e *evaluator) answerNew(ctx context.Context, r *outcome, interrupts []even
 
 // wait waits until d has passed. If ctx ends first, it returns the error of ctx.
 func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -328,7 +328,12 @@ func (m *Model) waitForRetry(ctx context.Context, model string, retries int, fai
 	m.log.LogAttrs(ctx, slog.LevelWarn, "model call failed, trying again",
 		slog.String("model", model), slog.Int("status", failure.err.Status), slog.Int("try", retries+1),
 		slog.Duration("delay", delay), help.Model.Attr())
-	return sleepContext(ctx, delay)
+	select {
+	case <-time.After(delay):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // reportError redacts the endpoint's message in modelErr and logs it. With Config.ShowErrors, it also appends the

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"context"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -52,16 +51,4 @@ func parseRetryAfter(value string, now time.Time) (delay time.Duration, ok bool)
 		return min(max(date.Sub(now), 0), maxParsedRetryAfter), true
 	}
 	return 0, false
-}
-
-// sleepContext waits for d and returns nil, or returns ctx's error as soon as ctx ends.
-func sleepContext(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
