@@ -16,6 +16,16 @@ type writtenCall struct{ name, arguments string }
 // toolSet holds the tools that a model was offered.
 type toolSet []llm.Tool
 
+// find returns the tool called name, and whether it was offered. Names are case-sensitive.
+func (tools toolSet) find(name string) (tool llm.Tool, found bool) {
+	for _, t := range tools {
+		if t.Name == name {
+			return t, true
+		}
+	}
+	return llm.Tool{}, false
+}
+
 // isKnown reports whether a tool with this name was offered.
 func (tools toolSet) isKnown(name string) bool {
 	_, found := tools.find(name)

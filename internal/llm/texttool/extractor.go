@@ -200,7 +200,7 @@ func (e *extractor) readProse() (again bool, err error) {
 // matchCallHeader matches the beginning of text with the header of a call. With auto, a header counts only if it names
 // a known tool and has no raw arguments.
 func (e *extractor) matchCallHeader(text string) (toolHeader, matchResult) {
-	header, result := matchHeader(text, e.ended, e.tools.isKnown)
+	header, result := matchHeader(text, e.ended, e.tools)
 	isCertain := header.raw == "" && e.tools.isKnown(header.name)
 	if e.auto && result == matched && !isCertain {
 		result = noMatch

@@ -5,19 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"answerd/internal/llm"
 )
-
-// find returns the tool called name, and whether it was offered. Names are case-sensitive.
-func (tools toolSet) find(name string) (tool llm.Tool, found bool) {
-	for _, t := range tools {
-		if t.Name == name {
-			return t, true
-		}
-	}
-	return llm.Tool{}, false
-}
 
 // properties returns the schemas of a tool's parameters, by name. It returns nil if the tool was not offered or its
 // schema lists no properties.
