@@ -235,8 +235,11 @@ func (e *extractor) readBuffered() (again bool, err error) {
 		return false, nil
 	}
 	e.buffering = false
-	segments, hasCall := parseBuffered(e.pending, e.tools, e.truncated)
-	if !e.ended || !hasCall {
+	var segments []segment // nil if the text exceeds maxBuffered
+	if e.ended {
+		segments = parseBuffered(e.pending, e.tools, e.truncated)
+	}
+	if segments == nil {
 		e.noBuffering = true
 		return true, nil
 	}

@@ -41,15 +41,16 @@ const (
 	maxBlanks = 8  // blanks within a line
 	maxSpace  = 64 // white space and marks between the words of a header
 
-	maxFenceLanguage     = 20 // in the fence around a call
-	maxArgumentsLanguage = 10 // in the fence around its arguments, such as "json"
+	maxFenceLanguage     = 20 // the language of the fence around a call
+	maxArgumentsLanguage = 10 // the language of the fence around its arguments, such as "json"
 )
 
-// Bytes that may occur between the words of a header.
+// Bytes that may occur between the words of a header, and in the language of a code fence.
 const (
-	marks      = "*`"
-	blanks     = " \t"
-	whiteSpace = blanks + "\r\n"
+	marks            = "*`"
+	blanks           = " \t"
+	whiteSpace       = blanks + "\r\n"
+	lettersAndDigits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
 // headerMatcher matches patterns in a text that may be incomplete. Its methods move the position forward. After a method
@@ -140,7 +141,7 @@ func matchHeader(text string, final bool, tools toolSet) (toolHeader, matchResul
 
 // matchAfterLanguage matches the language of a code fence, and a header on a later line.
 func (m *headerMatcher) matchAfterLanguage() (header toolHeader, result matchResult) {
-	m.skipLanguage(maxFenceLanguage)
+	m.skipBytes(lettersAndDigits, maxFenceLanguage)
 	m.skipBytes(blanks+"\r", maxBlanks)
 	if !m.matchWord("\n") {
 		return header, m.mismatchResult()
@@ -148,17 +149,6 @@ func (m *headerMatcher) matchAfterLanguage() (header toolHeader, result matchRes
 	m.skipBytes(whiteSpace, maxSpace)
 	m.skipBytes(marks, maxMarks)
 	return m.matchToolHeader()
-}
-
-// skipLanguage skips the language of a code fence: at most limit ASCII letters and digits.
-func (m *headerMatcher) skipLanguage(limit int) {
-	for start := m.pos; m.pos < len(m.text) && m.pos-start < limit; m.pos++ {
-		switch c := m.text[m.pos]; {
-		case '0' <= c && c <= '9', 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z':
-		default:
-			return
-		}
-	}
 }
 
 // mismatchResult returns the result after a failed match: needMore if more text could change it, and otherwise noMatch.
@@ -191,7 +181,7 @@ func (m *headerMatcher) matchToolHeader() (header toolHeader, result matchResult
 
 	if strings.Contains(m.skipBytes(whiteSpace+marks, maxSpace), "```") {
 		header.fences++
-		m.skipLanguage(maxArgumentsLanguage)
+		m.skipBytes(lettersAndDigits, maxArgumentsLanguage)
 		m.skipBytes(whiteSpace, maxSpace)
 	}
 

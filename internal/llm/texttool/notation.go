@@ -209,22 +209,26 @@ func trimEndTokens(text string) string {
 	}
 }
 
-// parseBuffered splits a text that matchNotation matched into calls and the text around them. It returns false if the
-// text has no call, or a call of a tool that was not offered. All of it is then text. truncated says that the model
-// could not finish the text. A call without a clear end then does not count, because it may lack arguments.
-func parseBuffered(text string, tools toolSet, truncated bool) (segments []segment, hasCall bool) {
-	segments = tools.splitCalls(trimEndTokens(text), truncated)
+// parseBuffered splits a text that matchNotation matched into calls and the text around them. It returns nil if the text
+// has no call, or a call of a tool that was not offered. All of it is then text. truncated says that the model could not
+// finish the text. A call without a clear end then does not count, because it may lack arguments.
+func parseBuffered(text string, tools toolSet, truncated bool) []segment {
+	segments := tools.splitCalls(trimEndTokens(text), truncated)
+	hasCall := false
 	for _, segment := range segments {
 		if segment.call == nil {
 			continue
 		}
 		if !tools.isKnown(segment.call.name) {
-			return nil, false
+			return nil
 		}
 		segment.call.arguments = tools.wrapText(*segment.call)
 		hasCall = true
 	}
-	return segments, hasCall
+	if !hasCall {
+		return nil
+	}
+	return segments
 }
 
 // splitCalls splits a text into calls and the text between them. The mark at the beginning of the text, such as

@@ -28,8 +28,8 @@ without any of these words.
 const reminder = "Write a call like this, on lines of their own, with one JSON object:\nTOOL: tool_name\nPARAMETERS: {\"name\": \"value\"}"
 
 // addInstructions returns messages with the form of a call and the request's tools in the system prompt. If the first
-// message is a system prompt, it appends to that message, and otherwise it adds a message. Every request has these
-// instructions, because a model that no longer sees them stops calling tools.
+// message is a system prompt, it appends to that message in place, and otherwise it adds a message. Every request has
+// these instructions, because a model that no longer sees them stops calling tools.
 func addInstructions(messages []llm.Message, request llm.Request) []llm.Message {
 	var b strings.Builder
 	b.WriteString(callForm)
