@@ -227,7 +227,8 @@ func (e *Expect) compile() (member string, err error) {
 	}
 	e.values = make(map[string]*schema.Schema)
 	for pointer, value := range e.JSON {
-		if e.values[pointer], err = schema.Compile(slices.Concat([]byte(`{"const":`), value, []byte("}"))); err != nil {
+		onlyValue := slices.Concat([]byte(`{"const":`), value, []byte("}"))
+		if e.values[pointer], err = schema.Compile(onlyValue); err != nil {
 			return "json/" + pointerEscapes.Replace(pointer), fmt.Errorf("the value cannot be compared: %w", err)
 		}
 	}

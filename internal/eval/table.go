@@ -55,12 +55,12 @@ func (t *Table) Add(report CaseReport) {
 // printReasons prints up to maxReasons different reasons why runs of the case failed, in the order of
 // CaseReport.reasons.
 func (t *Table) printReasons(c CaseReport) {
-	for i, r := range c.reasons() {
-		if i == maxReasons {
-			fmt.Fprintf(t.w, "       … and others, see -out\n")
-			return
-		}
-		fmt.Fprintf(t.w, "       %s\n", r)
+	reasons := c.reasons()
+	for _, reason := range reasons[:min(len(reasons), maxReasons)] {
+		fmt.Fprintf(t.w, "       %s\n", reason)
+	}
+	if len(reasons) > maxReasons {
+		fmt.Fprintf(t.w, "       … and others, see -out\n")
 	}
 }
 

@@ -92,19 +92,23 @@ func (d *document) convert(node *yaml.Node, pointer string, depth int) (any, err
 	case node.Kind == yaml.MappingNode:
 		return d.convertMapping(node, pointer, depth)
 	case node.Kind == yaml.SequenceNode:
-		list := make([]any, len(node.Content))
-		for i, item := range node.Content {
-			value, err := d.convert(item, pointer+"/"+strconv.Itoa(i), depth+1)
-			if err != nil {
-				return nil, err
-			}
-			list[i] = value
-		}
-		return list, nil
-	case node.Kind != yaml.ScalarNode:
-		return nil, d.errorAt(pointer, "is an alias, which is not supported")
+		return d.convertSequence(node, pointer, depth)
+	case node.Kind == yaml.ScalarNode:
+		return d.convertScalar(node, pointer)
 	}
-	return d.convertScalar(node, pointer)
+	return nil, d.errorAt(pointer, "is an alias, which is not supported")
+}
+
+// convertSequence converts a YAML sequence to a list, as convert does for any node.
+func (d *document) convertSequence(node *yaml.Node, pointer string, depth int) (any, error) {
+	list := make([]any, len(node.Content))
+	for i, item := range node.Content {
+		var err error
+		if list[i], err = d.convert(item, pointer+"/"+strconv.Itoa(i), depth+1); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
 // pointerEscapes escapes a member's name for use in a JSON pointer (RFC 6901).
@@ -209,12 +213,12 @@ func (d *document) caseName(i int) string {
 	return name
 }
 
-// printable returns at most n bytes of s on one line, followed by an ellipsis if it cut some off. It replaces
+// printable returns at most limit bytes of text on one line, followed by an ellipsis if it cut some off. It replaces
 // characters that cannot be printed, because text from outside could otherwise control a terminal.
-func printable(s string, n int) string {
-	isCut := len(s) > n
-	s = strings.ToValidUTF8(s[:min(n, len(s))], "")
-	s = strings.Map(func(r rune) rune {
+func printable(text string, limit int) string {
+	isCut := len(text) > limit
+	text = strings.ToValidUTF8(text[:min(limit, len(text))], "")
+	text = strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || r == '\r' {
 			return ' '
 		}
@@ -222,9 +226,9 @@ func printable(s string, n int) string {
 			return '�'
 		}
 		return r
-	}, s)
+	}, text)
 	if isCut {
-		s += "…"
+		text += "…"
 	}
-	return s
+	return text
 }
