@@ -284,8 +284,7 @@ func (s *jsonScanner) readMember(members []rawMember, name []byte) []rawMember {
 // readArguments returns the arguments of a call, or a piece of them: the text of a string, or the JSON of any other
 // value.
 func (s *jsonScanner) readArguments() string {
-	switch s.peekKind() {
-	case '"', 'n':
+	if kind := s.peekKind(); kind == '"' || kind == 'n' { // a string or null
 		return s.readStringOrSkip()
 	}
 	return string(s.readRaw())

@@ -185,25 +185,30 @@ func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
 		buf = append(buf, raw...)
 	}
 
-	for i, c := range w.ToolCalls {
-		separator := ","
-		if i == 0 {
-			separator = `,"tool_calls":[`
-		}
-		buf = appendQuoted(append(append(buf, separator...), `{"id":`...), c.ID)
-		buf = append(buf, `,"type":"function"`...)
-		buf = appendQuoted(append(buf, `,"function":{"name":`...), c.Name)
-		buf = appendQuoted(append(buf, `,"arguments":`...), c.Arguments)
-		buf = append(appendMembers(append(buf, '}'), c.Extensions), '}')
-	}
-
-	if len(w.ToolCalls) > 0 {
-		buf = append(buf, ']')
-	}
+	buf = appendCalls(buf, w.ToolCalls)
 	if w.ToolCallID != "" {
 		buf = appendQuoted(append(buf, `,"tool_call_id":`...), w.ToolCallID)
 	}
 	return append(appendMembers(buf, w.Extensions), '}'), nil
+}
+
+// appendCalls appends the member tool_calls to buf, which must end inside a JSON object that already has members. It
+// appends nothing if calls is empty.
+func appendCalls(buf []byte, calls []wireCall) []byte {
+	if len(calls) == 0 {
+		return buf
+	}
+	buf = append(buf, `,"tool_calls":[`...)
+	for i, c := range calls {
+		if i > 0 {
+			buf = append(buf, ',')
+		}
+		buf = appendQuoted(append(buf, `{"id":`...), c.ID)
+		buf = appendQuoted(append(buf, `,"type":"function","function":{"name":`...), c.Name)
+		buf = appendQuoted(append(buf, `,"arguments":`...), c.Arguments)
+		buf = append(appendMembers(append(buf, '}'), c.Extensions), '}')
+	}
+	return append(buf, ']')
 }
 
 // appendMembers appends the members of object to buf, which must end inside a JSON object that already has members. It

@@ -221,8 +221,9 @@ func (s *jsonScanner) skipValue() {
 
 // skipLiteral skips word. If something else is next, it records a syntax error.
 func (s *jsonScanner) skipLiteral(word string) {
-	n := min(len(word), len(s.data)-s.pos)
-	if string(s.data[s.pos:s.pos+n]) != word[:n] {
+	rest := s.data[s.pos:]
+	n := min(len(word), len(rest))
+	if string(rest[:n]) != word[:n] {
 		s.failSyntax()
 		return
 	}
@@ -281,11 +282,13 @@ func (s *jsonScanner) scanString() []byte {
 	}
 	data, start := s.data, s.pos
 	s.escaped = false
-	for i := start + 1; ; i++ {
-		for i < len(data) && !special[data[i]] {
-			i++
+	s.pos++
+	for {
+		next := s.pos // a local variable, which is faster in this loop
+		for next < len(data) && !special[data[next]] {
+			next++
 		}
-		s.pos = i
+		s.pos = next
 		if s.nextIs('"') {
 			s.pos++
 			return data[start:s.pos]
@@ -295,7 +298,6 @@ func (s *jsonScanner) scanString() []byte {
 			return noText
 		}
 		s.escaped = true
-		i = s.pos // the last byte of the escape
 	}
 }
 
@@ -308,19 +310,27 @@ var special = func() (t [256]bool) {
 	return t
 }()
 
-// skipEscape sets pos from the backslash of an escape to the escape's last byte. If the escape is invalid, it returns
-// false and leaves pos at the wrong byte. An escape that is cut off by the end of the input counts as valid, so that
-// scanString reports errCut.
+// skipEscape skips an escape, whose backslash is at pos. If the escape is invalid, it returns false and leaves pos at the
+// wrong byte. An escape that is cut off by the end of the input counts as valid, so that scanString reports errCut.
 func (s *jsonScanner) skipEscape() bool {
 	s.pos++
 	if !s.nextIs('u') {
-		return s.pos >= len(s.data) || strings.IndexByte(`"\/bfnrt`, s.data[s.pos]) >= 0
+		return s.skipOneOf(`"\/bfnrt`)
 	}
-	for range 4 { // hexadecimal digits
-		s.pos++
-		if s.pos < len(s.data) && strings.IndexByte("0123456789abcdefABCDEF", s.data[s.pos]) < 0 {
+	s.pos++
+	for range 4 {
+		if !s.skipOneOf("0123456789abcdefABCDEF") {
 			return false
 		}
 	}
+	return true
+}
+
+// skipOneOf skips the next byte if it is in set. At the end of the input it moves pos beyond the end and returns true.
+func (s *jsonScanner) skipOneOf(set string) bool {
+	if s.pos < len(s.data) && strings.IndexByte(set, s.data[s.pos]) < 0 {
+		return false
+	}
+	s.pos++
 	return true
 }

@@ -56,8 +56,7 @@ func newTelemetry(cfg Config, base string) *instruments {
 	if cfg.Tracer != nil {
 		meters.tracer = cfg.Tracer
 	}
-	meters.common = append(serverAttributes(base), semconv.GenAIOperationNameChat,
-		semconv.GenAIProviderNameOpenAI)
+	meters.common = append(serverAttributes(base), semconv.GenAIOperationNameChat, semconv.GenAIProviderNameOpenAI)
 	// Only wrong arguments in these lines could cause an error. The meter would then return a no-op instrument.
 	meters.duration, _ = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"),
 		metric.WithDescription("GenAI operation duration."), metric.WithExplicitBucketBoundaries(durationBuckets...))
