@@ -103,7 +103,6 @@ func CheckParts(t testing.TB, parts []llm.Part) {
 			}
 		}
 	}
-
 	if _, ok := parts[len(parts)-1].(llm.Finish); !ok {
 		t.Errorf("got %T as the last part, want a Finish", parts[len(parts)-1])
 	}

@@ -336,7 +336,7 @@ func (a *assembler) truncatedError(cause error) error {
 // emits nothing and returns a truncatedError. Otherwise a stream that was cut off would look like a short answer.
 func (a *assembler) finishAnswer() error {
 	if !a.hasFinished() {
-		return a.truncatedError(errNoMoreData)
+		return a.truncatedError(errNoFinish)
 	}
 	if err := a.sendEmptyArguments(); err != nil {
 		return err

@@ -165,14 +165,13 @@ func (calls callSet) isRepetition(piece callPiece, isFirst bool) bool {
 func withoutRepetition(arguments string) string {
 	var scan llm.ArgumentScanner
 	for i := range len(arguments) {
-		if !scan.Next(arguments[i]) {
-			continue
+		if scan.Next(arguments[i]) { // the first object ends here
+			object := arguments[:i+1]
+			if strings.Repeat(object, len(arguments)/len(object)) == arguments {
+				return object
+			}
+			break
 		}
-		object := arguments[:i+1]
-		if strings.Repeat(object, len(arguments)/len(object)) == arguments {
-			return object
-		}
-		return arguments
 	}
 	return arguments
 }

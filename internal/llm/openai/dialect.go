@@ -121,11 +121,6 @@ func namesExtension(message string, body []byte) bool {
 	})
 }
 
-// endpointPart returns the part of the dialect that applies to all requests to the endpoint, for any model and history.
-func (d dialect) endpointPart() dialect {
-	return dialect{oldMaxTokens: d.oldMaxTokens, noStreamOptions: d.noStreamOptions}
-}
-
 // adaptTools returns tools. If noStrict is set, it returns a copy in which no tool is strict.
 func (d dialect) adaptTools(tools []llm.Tool) []llm.Tool {
 	if !d.noStrict {
@@ -217,11 +212,6 @@ var (
 	}
 	schemaWords = []string{"invalid schema", "invalid json schema", "schema is invalid", "unsupported schema", "schema contains", "too many states"}
 )
-
-// refusesImages reports whether an endpoint's error, with this status and body, says that the model takes no images.
-func refusesImages(status int, body []byte) bool {
-	return slices.Contains(refusalStatuses, status) && containsAny(strings.ToLower(string(body)), imageWords)
-}
 
 // Limits for modelRefusals.
 const (

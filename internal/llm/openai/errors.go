@@ -24,7 +24,7 @@ const (
 // Causes that the log gives for the end of a reply.
 var (
 	errStreamTooLarge = errors.New("the reply exceeds its size limit")
-	errNoMoreData     = errors.New("the stream ended without finish_reason")
+	errNoFinish       = errors.New("the stream ended without finish_reason")
 	doneMarker        = []byte("[DONE]")
 )
 
@@ -104,7 +104,9 @@ func statusError(status int, body []byte) *retryableError {
 	modelErr := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(body)))
 	modelErr.Status, modelErr.Message = status, errorMessage(body)
 
-	failed := &retryableError{err: modelErr, refusesImages: refusesImages(status, body)}
+	failed := &retryableError{err: modelErr}
+	text := strings.ToLower(string(body))
+	failed.refusesImages = slices.Contains(refusalStatuses, status) && containsAny(text, imageWords)
 	rejectsKey := status == http.StatusUnauthorized || status == http.StatusForbidden
 	if !rejectsKey && exceedsContext(body) {
 		modelErr.Kind, modelErr.Public = llm.TooLarge, publicContext
@@ -115,7 +117,6 @@ func statusError(status int, body []byte) *retryableError {
 	// Retry failures that may be temporary. A model call changes nothing at the endpoint, so even a 500 is safe to
 	// repeat.
 	modelErr.Unavailable = status == http.StatusTooManyRequests || status >= 500
-	text := strings.ToLower(string(body))
 	switch {
 	case containsAny(text, noToolsWords):
 		modelErr.Public, modelErr.Unavailable = publicNoTools, false

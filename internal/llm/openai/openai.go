@@ -292,7 +292,7 @@ func (m *Model) knownDialect(model string) dialect {
 // model, for refusalLifetime. A refusal of a single schema or tool is not stored. rememberDialect logs a warning when a
 // model is found not to accept images or response_format.
 func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
-	m.dialect.Store(new(d.endpointPart()))
+	m.dialect.Store(&dialect{oldMaxTokens: d.oldMaxTokens, noStreamOptions: d.noStreamOptions})
 	if d.noImages && !m.images.wasRefused(model) {
 		m.images.add(model)
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no images, so it gets a line of text in place of each",

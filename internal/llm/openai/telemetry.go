@@ -190,8 +190,7 @@ func (r *callRecorder) responseAttributes() []attribute.KeyValue {
 		kv = append(kv, semconv.GenAIResponseModel(r.finish.Model))
 	}
 	if r.usage != (llm.Usage{}) {
-		kv = append(kv, semconv.GenAIUsageInputTokens(int(r.usage.Input)),
-			semconv.GenAIUsageOutputTokens(int(r.usage.Output)))
+		kv = append(kv, semconv.GenAIUsageInputTokens(int(r.usage.Input)), semconv.GenAIUsageOutputTokens(int(r.usage.Output)))
 		if r.telemetry.price != nil {
 			if cost := r.telemetry.price(r.model).CostOf(r.usage.Input, r.usage.Output); cost != nil {
 				// The conventions have no attribute for costs. The first one is Langfuse's, the second one
