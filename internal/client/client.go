@@ -83,6 +83,27 @@ func (c *Client) URL() string { return c.baseURL }
 // body if body is nil. header may be nil. If the status is 400 or more, the error is a *Problem, or another error if
 // the response is not a problem document of answerd. Open returns an error of the token function unchanged.
 func (c *Client) Open(ctx context.Context, method, path string, body any, header http.Header) (*http.Response, error) {
+	req, err := c.newRequest(ctx, method, path, body, header)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.httpClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask answerd at %s: %w", c.baseURL, err)
+	}
+	if resp.StatusCode < http.StatusBadRequest {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	p, err := readProblem(resp)
+	if err != nil {
+		return nil, fmt.Errorf("%s answered with HTTP status %s, which is not an answer of answerd", c.baseURL, resp.Status)
+	}
+	return nil, p
+}
+
+// newRequest returns the request that Open sends, with the token.
+func (c *Client) newRequest(ctx context.Context, method, path string, body any, header http.Header) (*http.Request, error) {
 	var content io.Reader
 	if body != nil {
 		raw, err := json.Marshal(body)
@@ -91,7 +112,6 @@ func (c *Client) Open(ctx context.Context, method, path string, body any, header
 		}
 		content = bytes.NewReader(raw)
 	}
-
 	req, err := http.NewRequestWithContext(ctx, method, c.baseURL+path, content)
 	if err != nil {
 		return nil, fmt.Errorf("build a request to answerd: %w", err)
@@ -109,20 +129,7 @@ func (c *Client) Open(ctx context.Context, method, path string, body any, header
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-
-	resp, err := c.httpClient.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("ask answerd at %s: %w", c.baseURL, err)
-	}
-	if resp.StatusCode < http.StatusBadRequest {
-		return resp, nil
-	}
-	defer resp.Body.Close()
-	p, err := readProblem(resp)
-	if err != nil {
-		return nil, fmt.Errorf("%s answered with HTTP status %s, which is not an answer of answerd", c.baseURL, resp.Status)
-	}
-	return nil, p
+	return req, nil
 }
 
 // Send sends a request as Open does, decodes the JSON response into result, a pointer, and returns the HTTP status. If

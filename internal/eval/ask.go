@@ -20,7 +20,7 @@ const (
 	inputWait     = 100 * time.Millisecond // pause until a suspended run has processed its answers
 )
 
-// question is the body of POST /answer.
+// question is what ask asks. The fields before the blank line are the body of POST /answer.
 type question struct {
 	Question     string            `json:"question"`
 	Agent        string            `json:"agent,omitempty"`
@@ -29,6 +29,9 @@ type question struct {
 	Instructions string            `json:"instructions,omitempty"`
 	OutputSchema json.RawMessage   `json:"output_schema,omitempty"`
 	Metadata     map[string]string `json:"metadata,omitempty"`
+
+	approve bool          // approve calls that need an approval; false declines them
+	limit   time.Duration // longest duration of the run
 }
 
 // outcome says how a run ended.
@@ -58,35 +61,36 @@ type reply struct {
 	Interrupts []event.Interrupt `json:"interrupts"`
 }
 
-// ask asks q and waits at most limit for the end of the run. The time does not count while the service is too busy to
-// start the run. If limit has passed or ctx ends, ask closes the connection of POST /answer, and answerd then cancels
-// the run.
+// ask asks q and waits at most q.limit for the end of the run. The time does not count while the service is too busy to
+// start the run. If the limit has passed or ctx ends, ask closes the connection of POST /answer, and answerd then
+// cancels the run.
 //
 // ask returns an error only if ctx ends. All other failures, such as a reached limit, are part of the outcome.
-func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit time.Duration) (*outcome, error) {
+func (e *evaluator) ask(ctx context.Context, q question) (*outcome, error) {
 	r := &outcome{}
 	began := time.Now()
-	asking, cancel := context.WithCancel(ctx) // not WithTimeout, because its timer could not be stopped
+	limitCtx, cancel := context.WithCancel(ctx) // not WithTimeout, because its timer could not be stopped
 	defer cancel()
-	timer := time.AfterFunc(limit, cancel)
+	timer := time.AfterFunc(q.limit, cancel)
 	defer timer.Stop()
-	reply, err := e.awaitAnswer(asking, q, approve, r, func(delay time.Duration) error {
-		if r.runID != "" { // the run has begun, so the wait counts
-			return wait(asking, delay)
+	pause := func(delay time.Duration) error {
+		if r.runID != "" { // the run has begun, so the pause counts
+			return wait(limitCtx, delay)
 		}
 		timer.Stop()
-		err := wait(asking, delay)
-		timer.Reset(limit)
+		err := wait(limitCtx, delay)
+		timer.Reset(q.limit)
 		began = time.Now()
 		return err
-	})
+	}
+	reply, err := e.awaitAnswer(limitCtx, q, r, pause)
 	r.elapsed = time.Since(began)
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case asking.Err() != nil:
+	case limitCtx.Err() != nil:
 		r.tooLong = true
-		r.failure = fmt.Errorf("the run took more than %g s and was cancelled", limit.Seconds())
+		r.failure = fmt.Errorf("the run took more than %g s and was cancelled", q.limit.Seconds())
 	case err != nil:
 		r.failure = err
 	default:
@@ -100,13 +104,16 @@ func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit tim
 // it answers the new interrupts and sends the question again. The idempotency key attaches the repeated question to the
 // same run. While the service is too busy, awaitAnswer calls pause with the time to wait and tries again, at most
 // maxRetries times in all. It sets r.runID and r.declined.
-func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r *outcome, pause func(time.Duration) error) (*reply, error) {
+func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pause func(time.Duration) error) (*reply, error) {
 	header := http.Header{"Idempotency-Key": {rand.Text()}}
 	answered := make(map[string]bool) // by interrupt id
-	for retries := 0; ; {
+	retries := 0
+	for {
 		var got reply
 		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, header, &got)
-		if p, ok := errors.AsType[*client.Problem](err); ok && p.IsBusy() && p.RetryAfter > 0 && retries < maxRetries {
+		p, isProblem := errors.AsType[*client.Problem](err)
+		isBusy := isProblem && p.IsBusy() && p.RetryAfter > 0
+		if isBusy && retries < maxRetries {
 			retries++
 			if err := pause(p.RetryAfter); err != nil {
 				return nil, err
@@ -121,7 +128,7 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 			return &got, nil
 		}
 		answeredBefore := len(answered)
-		if err := e.decideNew(ctx, r, got.Interrupts, approve, answered); err != nil {
+		if err := e.answerNew(ctx, r, got.Interrupts, q.approve, answered); err != nil {
 			return nil, err
 		}
 		if len(answered) == answeredBefore { // the run has not processed the answers yet
@@ -132,10 +139,10 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 	}
 }
 
-// decideNew answers the interrupts in all that answered does not have yet, and adds their ids to answered. It returns
-// an error if a run has more than maxInterrupts.
-func (e *evaluator) decideNew(ctx context.Context, r *outcome, all []event.Interrupt, approve bool, answered map[string]bool) error {
-	for _, interrupt := range all {
+// answerNew answers the interrupts that answered does not have yet, and adds their ids to answered. It returns an error
+// if a run has more than maxInterrupts.
+func (e *evaluator) answerNew(ctx context.Context, r *outcome, interrupts []event.Interrupt, approve bool, answered map[string]bool) error {
+	for _, interrupt := range interrupts {
 		if answered[interrupt.ID] {
 			continue
 		}
@@ -143,7 +150,7 @@ func (e *evaluator) decideNew(ctx context.Context, r *outcome, all []event.Inter
 			return fmt.Errorf("the run asked a person more than %d times", maxInterrupts)
 		}
 		answered[interrupt.ID] = true
-		if err := e.decide(ctx, r, interrupt, approve); err != nil {
+		if err := e.answerInterrupt(ctx, r, interrupt, approve); err != nil {
 			return err
 		}
 	}
@@ -152,19 +159,18 @@ func (e *evaluator) decideNew(ctx context.Context, r *outcome, all []event.Inter
 
 // wait waits until d has passed. If ctx ends first, it returns the error of ctx.
 func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// decide answers an interrupt. It approves calls if approve is true and declines them otherwise. It declines forms and
-// higher limits, because an evaluation has no user who could answer. It adds everything that it declined to r.declined.
-func (e *evaluator) decide(ctx context.Context, r *outcome, interrupt event.Interrupt, approve bool) error {
+// answerInterrupt answers an interrupt. It approves calls if approve is true and declines them otherwise. It declines
+// forms and higher limits, because an evaluation has no user who could answer. It adds everything that it declined to
+// r.declined.
+func (e *evaluator) answerInterrupt(ctx context.Context, r *outcome, interrupt event.Interrupt, approve bool) error {
 	input := map[string]any{"id": interrupt.ID}
 	switch {
 	case interrupt.Kind == event.KindElicitation:
@@ -190,24 +196,24 @@ func (e *evaluator) decide(ctx context.Context, r *outcome, interrupt event.Inte
 // checkAgents asks the service for its agents. So a wrong address, a missing token or an unknown agent is reported
 // before the first question. An agent that the service does not have is an *Error.
 func (e *evaluator) checkAgents(ctx context.Context, suite Suite) error {
-	var got struct {
-		Agents []struct {
-			ID string `json:"id"`
-		} `json:"agents"`
-	}
-	if _, err := e.client.Send(ctx, http.MethodGet, "/agents", nil, nil, &got); err != nil {
+	var list struct{ Agents []struct{ ID string } }
+	if _, err := e.client.Send(ctx, http.MethodGet, "/agents", nil, nil, &list); err != nil {
 		return err
 	}
 	known := make(map[string]bool)
-	for _, a := range got.Agents {
-		known[a.ID] = true
+	for _, agent := range list.Agents {
+		known[agent.ID] = true
 	}
-	for _, one := range suite.Cases {
-		if one.Agent != "" && !known[one.Agent] {
-			return &Error{Case: printable(one.Name, 64), Line: one.Line, Detail: fmt.Sprintf("%s has no agent %s", e.client.URL(), one.Agent)}
+	known[""] = true // the default agent
+	for _, testCase := range suite.Cases {
+		if !known[testCase.Agent] {
+			return &Error{
+				Case: printable(testCase.Name, maxCaseName), Line: testCase.Line,
+				Detail: fmt.Sprintf("%s has no agent %s", e.client.URL(), testCase.Agent),
+			}
 		}
 	}
-	if suite.Judge != nil && suite.Judge.Agent != "" && !known[suite.Judge.Agent] {
+	if suite.Judge != nil && !known[suite.Judge.Agent] {
 		return &Error{Detail: fmt.Sprintf("judge.agent: %s has no agent %s", e.client.URL(), suite.Judge.Agent)}
 	}
 	return nil

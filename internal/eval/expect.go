@@ -76,21 +76,25 @@ func (e *Expect) checkValue(r *outcome, fail failFunc) {
 		return
 	}
 
+	e.checkPointers(value, fail)
+	if e.schema != nil {
+		for _, problem := range e.schema.Validate(raw) {
+			fail("schema", "%q: %s", problem.Pointer, problem.Detail)
+		}
+	}
+}
+
+// checkPointers checks the values at the pointers in e.JSON. answer is the decoded answer.
+func (e *Expect) checkPointers(answer any, fail failFunc) {
 	for _, pointer := range slices.Sorted(maps.Keys(e.JSON)) {
-		found, ok := valueAt(value, pointer)
+		value, ok := valueAt(answer, pointer)
 		if !ok {
 			fail("json", "the answer has nothing at %q", pointer)
 			continue
 		}
-		got, err := json.Marshal(found)
+		got, err := json.Marshal(value)
 		if err != nil || e.values[pointer].Validate(got) != nil {
 			fail("json", "%q is %s, not %s", pointer, printable(string(got), maxShown), printable(string(e.JSON[pointer]), maxShown))
-		}
-	}
-
-	if e.schema != nil {
-		for _, p := range e.schema.Validate(raw) {
-			fail("schema", "%q: %s", p.Pointer, p.Detail)
 		}
 	}
 }
@@ -134,7 +138,7 @@ func (e *Expect) checkCalls(calls []string, fail failFunc) {
 	}
 	for _, glob := range e.NeverCalls {
 		if countMatches(glob, calls) > 0 {
-			fail("never_calls", "%s is called; the calls are %s", glob, list(calls))
+			fail("never_calls", "%s is called; the calls are %s", glob, joinNames(calls))
 		}
 	}
 }
@@ -147,35 +151,32 @@ func (e *Expect) checkCallOrder(calls []string, fail failFunc) {
 			matched++
 		}
 	}
-	if matched < len(e.Calls) {
-		fail("calls", "%s is not called%s; the calls are %s", e.Calls[matched], afterCalls(e.Calls[:matched]), list(calls))
+	if matched == len(e.Calls) {
+		return
 	}
+	after := ""
+	if matched > 0 {
+		after = " after " + strings.Join(e.Calls[:matched], ", ")
+	}
+	fail("calls", "%s is not called%s; the calls are %s", e.Calls[matched], after, joinNames(calls))
 }
 
 // checkCallCounts checks that each glob matches at least as many calls as e.Calls lists it. One call may count for
 // several globs.
 func (e *Expect) checkCallCounts(calls []string, fail failFunc) {
-	wanted := make(map[string]int)
+	least := make(map[string]int) // by glob: how many calls must match at least
 	for _, glob := range e.Calls {
-		wanted[glob]++
+		least[glob]++
 	}
-	for _, glob := range slices.Sorted(maps.Keys(wanted)) {
-		if got := countMatches(glob, calls); got < wanted[glob] {
-			fail("calls", "%s is called %d times, not %d; the calls are %s", glob, got, wanted[glob], list(calls))
+	for _, glob := range slices.Sorted(maps.Keys(least)) {
+		if got := countMatches(glob, calls); got < least[glob] {
+			fail("calls", "%s is called %d times, not %d; the calls are %s", glob, got, least[glob], joinNames(calls))
 		}
 	}
 }
 
-// afterCalls names the calls after which the next expected one is missing, or returns "" if the first one is missing.
-func afterCalls(before []string) string {
-	if len(before) == 0 {
-		return ""
-	}
-	return " after " + strings.Join(before, ", ")
-}
-
-// list joins the names of calls for a failure. For no calls it returns "none".
-func list(calls []string) string {
+// joinNames joins the names of calls for a failure. For no calls it returns "none".
+func joinNames(calls []string) string {
 	if len(calls) == 0 {
 		return "none"
 	}

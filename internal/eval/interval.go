@@ -17,8 +17,8 @@ func wilson(passed, runs int) Interval {
 	n := float64(runs)
 	share := float64(passed) / n
 	center := (share + z*z/(2*n)) / (1 + z*z/n)
-	half := z / (1 + z*z/n) * math.Sqrt(share*(1-share)/n+z*z/(4*n*n))
-	low, high := center-half, center+half
+	halfWidth := z / (1 + z*z/n) * math.Sqrt(share*(1-share)/n+z*z/(4*n*n))
+	low, high := center-halfWidth, center+halfWidth
 	if passed == 0 {
 		low = 0 // exactly, without rounding errors
 	}

@@ -39,8 +39,8 @@ func (e *evaluator) judge(ctx context.Context, j Judge, testCase Case, r *outcom
 	}
 	judged, err := e.ask(ctx, question{
 		Question: string(material), Agent: j.Agent, Model: j.Model, ToolChoice: "none",
-		Instructions: judgeInstructions, OutputSchema: verdictSchema, Metadata: metadata,
-	}, false, maxRun)
+		Instructions: judgeInstructions, OutputSchema: verdictSchema, Metadata: metadata, limit: maxRun,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (e *evaluator) judge(ctx context.Context, j Judge, testCase Case, r *outcom
 	if judged.failure != nil {
 		v.Reason = "the judge failed: " + judged.failure.Error()
 	} else if err := json.Unmarshal(judged.output, v); err != nil {
-		// reset what Unmarshal may have set before it failed
+		// Reset what Unmarshal may have set before it failed.
 		v.Pass, v.Reason = false, "the judge gave no verdict: "+err.Error()
 	}
 	return v, nil

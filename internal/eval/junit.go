@@ -72,8 +72,8 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	}
 	enc := xml.NewEncoder(w)
 	enc.Indent("", "  ")
-	all := junitSuites{Name: suite.Name, Tests: suite.Tests, Failures: suite.Failures, Time: suite.Time, Suites: []junitSuite{suite}}
-	if err := enc.Encode(all); err != nil {
+	suites := junitSuites{Name: suite.Name, Tests: suite.Tests, Failures: suite.Failures, Time: suite.Time, Suites: []junitSuite{suite}}
+	if err := enc.Encode(suites); err != nil {
 		return err
 	}
 	_, err := io.WriteString(w, "\n")

@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"math"
@@ -77,45 +78,44 @@ func newCaseReport(c Case) CaseReport {
 // summarize sets the fields that follow from c.Results. Call it once, with at least one result. A case that has fewer
 // results than it wants, because the evaluation was interrupted, does not pass.
 func (c *CaseReport) summarize() {
-	seconds, cost, priced := 0.0, 0.0, false
+	seconds := 0.0
 	for _, r := range c.Results {
 		if r.Passed {
 			c.PassedRuns++
 		}
 		seconds += r.Seconds
-		if r.Cost != nil {
-			cost, priced = cost+*r.Cost, true
-		}
-		if r.Judge != nil && r.Judge.Cost != nil {
-			cost, priced = cost+*r.Judge.Cost, true
+		c.Cost = addCost(c.Cost, r.Cost)
+		if r.Judge != nil {
+			c.Cost = addCost(c.Cost, r.Judge.Cost)
 		}
 	}
-	n := len(c.Results)
-	c.Rate = float64(c.PassedRuns) / float64(n)
-	c.Interval = wilson(c.PassedRuns, n).rounded()
-	c.Seconds = math.Round(seconds/float64(n)*1000) / 1000
-	if priced {
-		c.Cost = &cost
-	}
-	// The tolerance absorbs rounding errors, so that 4 of 5 runs reach a share of 0.8.
-	c.Passed = n == c.Wanted && float64(c.PassedRuns) >= c.Pass*float64(n)-1e-9
+	runs := float64(len(c.Results))
+	c.Rate = float64(c.PassedRuns) / runs
+	c.Interval = wilson(c.PassedRuns, len(c.Results)).rounded()
+	c.Seconds = math.Round(seconds/runs*1000) / 1000
+	const tolerance = 1e-9 // absorbs rounding errors, so that 4 of 5 runs reach a share of 0.8
+	c.Passed = len(c.Results) == c.Wanted && float64(c.PassedRuns) >= c.Pass*runs-tolerance
 }
 
 // summarize sets the fields that follow from r.Cases and elapsed. Call it once, after r.Interrupted is set.
 func (r *Report) summarize(elapsed time.Duration) {
 	r.Seconds = elapsed.Round(time.Millisecond).Seconds()
-	cost := 0.0
 	for _, c := range r.Cases {
 		r.Runs += len(c.Results)
 		if c.Passed {
 			r.PassedCases++
 		}
-		if c.Cost != nil {
-			cost += *c.Cost
-			r.Cost = &cost // stays nil if no case has a cost
-		}
+		r.Cost = addCost(r.Cost, c.Cost)
 	}
 	r.Passed = !r.Interrupted && r.PassedCases == len(r.Cases)
+}
+
+// addCost returns sum plus cost. An unknown cost is nil, and does not change the sum.
+func addCost(sum, cost *float64) *float64 {
+	if sum == nil || cost == nil {
+		return cmp.Or(sum, cost)
+	}
+	return new(*sum + *cost)
 }
 
 // rounded returns the interval with both bounds rounded to four decimals.

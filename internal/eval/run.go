@@ -43,18 +43,24 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 		return Report{}, err
 	}
 
-	results := e.startRuns(ctx, suite, opts)
-	total := 0
-	cases := make([]CaseReport, len(suite.Cases))
-	for i, one := range suite.Cases {
-		cases[i] = newCaseReport(one)
-		total += one.Runs
-	}
+	report.Cases, report.Interrupted = collectResults(suite, e.startRuns(ctx, suite, opts), opts)
+	report.summarize(time.Since(report.StartedAt))
+	return report, nil
+}
 
-	endCase := func(report *CaseReport) {
-		report.summarize()
+// collectResults reads results until the channel is closed, and calls opts.Progress and opts.Done. It returns the
+// reports of all cases that have a result. interrupted says that some runs did not end.
+func collectResults(suite Suite, results <-chan finishedRun, opts Options) (cases []CaseReport, interrupted bool) {
+	cases = make([]CaseReport, 0, len(suite.Cases)) // not nil, so that a report without results has a list too
+	total := 0
+	for _, testCase := range suite.Cases {
+		cases = append(cases, newCaseReport(testCase))
+		total += testCase.Runs
+	}
+	endCase := func(ended *CaseReport) {
+		ended.summarize()
 		if opts.Done != nil {
-			opts.Done(*report)
+			opts.Done(*ended)
 		}
 	}
 
@@ -74,25 +80,22 @@ func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
 		}
 	}
 
-	report.Interrupted = done < total
 	for i := range cases {
 		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted { // ctx ended between two runs of the case
 			endCase(&cases[i])
 		}
 	}
-
-	report.Cases = slices.DeleteFunc(cases, func(one CaseReport) bool { return len(one.Results) == 0 })
-	report.summarize(time.Since(report.StartedAt))
-	return report, nil
+	cases = slices.DeleteFunc(cases, func(c CaseReport) bool { return len(c.Results) == 0 })
+	return cases, done < total
 }
 
-// startRuns runs the cases in goroutines, o.Parallel runs at a time, and returns the channel of results. The caller
+// startRuns runs the cases in goroutines, opts.Parallel runs at a time, and returns the channel of results. The caller
 // must read the channel until it is closed, or the goroutines never end. If ctx ends, no further run begins, and the
 // runs in progress end with the error of ctx.
-func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-chan finishedRun {
+func (e *evaluator) startRuns(ctx context.Context, suite Suite, opts Options) <-chan finishedRun {
 	caseIndexes, results := make(chan int), make(chan finishedRun)
 	var workers sync.WaitGroup
-	for range max(o.Parallel, 1) {
+	for range max(opts.Parallel, 1) {
 		workers.Go(func() {
 			for i := range caseIndexes {
 				report, err := e.run(ctx, suite, suite.Cases[i])
@@ -132,7 +135,9 @@ func (e *evaluator) run(ctx context.Context, suite Suite, testCase Case) (RunRep
 		limit = time.Duration(testCase.Expect.MaxSeconds * float64(time.Second))
 	}
 	metadata := map[string]string{"eval_suite": printable(suite.Name, 128), "eval_case": printable(testCase.Name, 128)}
-	r, err := e.ask(ctx, question{Question: testCase.Question, Agent: testCase.Agent, Metadata: metadata}, testCase.Approve, limit)
+	r, err := e.ask(ctx, question{
+		Question: testCase.Question, Agent: testCase.Agent, Metadata: metadata, approve: testCase.Approve, limit: limit,
+	})
 	if err != nil {
 		return RunReport{}, err
 	}
@@ -141,10 +146,11 @@ func (e *evaluator) run(ctx context.Context, suite Suite, testCase Case) (RunRep
 		Seconds: r.elapsed.Round(time.Millisecond).Seconds(),
 	}
 	if r.failure != nil {
-		report.Failures = []Failure{{"run", r.failure.Error()}}
+		member := "run"
 		if r.tooLong && testCase.Expect.MaxSeconds > 0 {
-			report.Failures[0].Expect = "max_seconds"
+			member = "max_seconds"
 		}
+		report.Failures = []Failure{{member, r.failure.Error()}}
 		return report, nil
 	}
 	report.Failures = testCase.Expect.check(r)

@@ -144,27 +144,35 @@ func Parse(data []byte, opts FileOptions) (Suite, error) {
 	if err != nil {
 		return Suite{}, err
 	}
-	s, err := schema.Compile(api.EvalSchema)
-	if err != nil {
-		return Suite{}, fmt.Errorf("compile the schema of a suite: %w", err)
-	}
-	if problems := s.Validate(doc.value); len(problems) > 0 {
-		problem := problems[0]
-		// A misspelled member is unknown, and the member that was meant is missing. Report the one that the file has.
-		if i := slices.IndexFunc(problems, func(p schema.Problem) bool { return doc.lines[p.Pointer] > 0 }); i >= 0 {
-			problem = problems[i]
-		}
-		pointer, detail := problem.Pointer, problem.Detail
-		if doc.lines[pointer+"/question"] > 0 && doc.lines[pointer+"/file"] > 0 {
-			detail = "question and file are both given" // clearer than the message for oneOf
-		}
-		return Suite{}, doc.errorAt(pointer, detail)
+	if err := validateSuite(doc); err != nil {
+		return Suite{}, err
 	}
 	var file suiteFile
 	if err := json.Unmarshal(doc.value, &file); err != nil {
 		return Suite{}, &Error{Detail: "cannot be read: " + err.Error()}
 	}
 	return newSuite(file, doc, opts)
+}
+
+// validateSuite validates doc against the schema of suites. It returns an *Error for the first mistake.
+func validateSuite(doc *document) error {
+	s, err := schema.Compile(api.EvalSchema)
+	if err != nil {
+		return fmt.Errorf("compile the schema of a suite: %w", err)
+	}
+	problems := s.Validate(doc.value)
+	if len(problems) == 0 {
+		return nil
+	}
+	problem := problems[0]
+	// A misspelled member is unknown, and the member that was meant is missing. Report the one that the file has.
+	if i := slices.IndexFunc(problems, func(p schema.Problem) bool { return doc.lines[p.Pointer] > 0 }); i >= 0 {
+		problem = problems[i]
+	}
+	if doc.lines[problem.Pointer+"/question"] > 0 && doc.lines[problem.Pointer+"/file"] > 0 {
+		problem.Detail = "question and file are both given" // clearer than the message for oneOf
+	}
+	return doc.errorAt(problem.Pointer, problem.Detail)
 }
 
 // newSuite checks what the schema cannot express, and fills in the defaults. A case's own value has precedence over the
@@ -219,7 +227,8 @@ func (e *Expect) compile() (member string, err error) {
 	}
 	e.values = make(map[string]*schema.Schema)
 	for pointer, value := range e.JSON {
-		if e.values[pointer], err = schema.Compile(slices.Concat([]byte(`{"const":`), value, []byte("}"))); err != nil {
+		onlyValue := slices.Concat([]byte(`{"const":`), value, []byte("}"))
+		if e.values[pointer], err = schema.Compile(onlyValue); err != nil {
 			return "json/" + pointerEscapes.Replace(pointer), fmt.Errorf("the value cannot be compared: %w", err)
 		}
 	}
@@ -243,14 +252,14 @@ func (e *Expect) compile() (member string, err error) {
 
 // readExport takes the question, and the agent unless c.Agent is set, from the export of a run. It does not use package
 // export, because it needs only two members and accepts exports of any version.
-func (c *Case) readExport(name string, o FileOptions) error {
-	if o.ReadFile == nil {
+func (c *Case) readExport(name string, opts FileOptions) error {
+	if opts.ReadFile == nil {
 		return errors.New("the file cannot be read here")
 	}
 	if !filepath.IsAbs(name) {
-		name = filepath.Join(o.Dir, name)
+		name = filepath.Join(opts.Dir, name)
 	}
-	data, err := o.ReadFile(name)
+	data, err := opts.ReadFile(name)
 	if err != nil {
 		return fmt.Errorf("the file cannot be read: %w", err)
 	}
@@ -258,12 +267,8 @@ func (c *Case) readExport(name string, o FileOptions) error {
 		return fmt.Errorf("the file is not JSON of at most %d bytes", maxExport)
 	}
 	var export struct {
-		Run struct {
-			Agent string `json:"agent"`
-		} `json:"run"`
-		Request struct {
-			Question string `json:"question"`
-		} `json:"request"`
+		Run     struct{ Agent string }
+		Request struct{ Question string }
 	}
 	if err := json.Unmarshal(data, &export); err != nil {
 		return fmt.Errorf("the file is not an export: %w", err)

@@ -3,6 +3,7 @@ package eval
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -54,12 +55,12 @@ func (t *Table) Add(report CaseReport) {
 // printReasons prints up to maxReasons different reasons why runs of the case failed, in the order of
 // CaseReport.reasons.
 func (t *Table) printReasons(c CaseReport) {
-	for i, r := range c.reasons() {
-		if i == maxReasons {
-			fmt.Fprintf(t.w, "       … and others, see -out\n")
-			return
-		}
-		fmt.Fprintf(t.w, "       %s\n", r)
+	reasons := c.reasons()
+	for _, reason := range reasons[:min(len(reasons), maxReasons)] {
+		fmt.Fprintf(t.w, "       %s\n", reason)
+	}
+	if len(reasons) > maxReasons {
+		fmt.Fprintf(t.w, "       … and others, see -out\n")
 	}
 }
 
@@ -88,11 +89,9 @@ func (c *CaseReport) reasons() (lines []string) {
 
 // declinedQuestions returns the requests to a person that were declined in the case's runs, without duplicates.
 func (c *CaseReport) declinedQuestions() (names []string) {
-	seen := make(map[string]bool)
 	for _, r := range c.Results {
 		for _, name := range r.Declined {
-			if !seen[name] {
-				seen[name] = true
+			if !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}

@@ -14,8 +14,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxDepth bounds the nesting of values in a suite.
-const maxDepth = 64
+const (
+	maxDepth    = 64 // nesting of values in a suite
+	maxCaseName = 64 // bytes of a case's name in an error
+)
 
 // document is a YAML document converted to JSON. lines has the line of each value by JSON pointer.
 type document struct {
@@ -36,17 +38,9 @@ func readYAML(data []byte) (*document, error) {
 	case !utf8.Valid(data):
 		return nil, &Error{Detail: "is not UTF-8"}
 	}
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	var root, second yaml.Node
-	if err := dec.Decode(&root); err != nil {
-		return nil, syntaxError(err)
-	}
-	switch err := dec.Decode(&second); err {
-	case io.EOF: // the file has only one document
-	case nil:
-		return nil, &Error{Line: second.Line, Detail: "a second document, but a suite has one"}
-	default:
-		return nil, syntaxError(err)
+	root, err := decodeSingle(data)
+	if err != nil {
+		return nil, err
 	}
 	if root.Kind != yaml.DocumentNode || len(root.Content) != 1 {
 		return nil, &Error{Detail: "has no cases"}
@@ -60,6 +54,23 @@ func readYAML(data []byte) (*document, error) {
 		return nil, &Error{Detail: "cannot be written as JSON: " + err.Error()}
 	}
 	return doc, nil
+}
+
+// decodeSingle parses data, which must have exactly one YAML document. Every error is an *Error.
+func decodeSingle(data []byte) (*yaml.Node, error) {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var root, second yaml.Node
+	if err := dec.Decode(&root); err != nil {
+		return nil, syntaxError(err)
+	}
+	switch err := dec.Decode(&second); err {
+	case io.EOF:
+		return &root, nil
+	case nil:
+		return nil, &Error{Line: second.Line, Detail: "a second document, but a suite has one"}
+	default:
+		return nil, syntaxError(err)
+	}
 }
 
 // syntaxError converts an error of the YAML library to an *Error, with the line if the error has one.
@@ -81,19 +92,23 @@ func (d *document) convert(node *yaml.Node, pointer string, depth int) (any, err
 	case node.Kind == yaml.MappingNode:
 		return d.convertMapping(node, pointer, depth)
 	case node.Kind == yaml.SequenceNode:
-		list := make([]any, len(node.Content))
-		for i, item := range node.Content {
-			value, err := d.convert(item, pointer+"/"+strconv.Itoa(i), depth+1)
-			if err != nil {
-				return nil, err
-			}
-			list[i] = value
-		}
-		return list, nil
-	case node.Kind != yaml.ScalarNode:
-		return nil, d.errorAt(pointer, "is an alias, which is not supported")
+		return d.convertSequence(node, pointer, depth)
+	case node.Kind == yaml.ScalarNode:
+		return d.convertScalar(node, pointer)
 	}
-	return d.convertScalar(node, pointer)
+	return nil, d.errorAt(pointer, "is an alias, which is not supported")
+}
+
+// convertSequence converts a YAML sequence to a list, as convert does for any node.
+func (d *document) convertSequence(node *yaml.Node, pointer string, depth int) (any, error) {
+	list := make([]any, len(node.Content))
+	for i, item := range node.Content {
+		var err error
+		if list[i], err = d.convert(item, pointer+"/"+strconv.Itoa(i), depth+1); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
 // pointerEscapes escapes a member's name for use in a JSON pointer (RFC 6901).
@@ -104,28 +119,26 @@ func (d *document) convertMapping(node *yaml.Node, pointer string, depth int) (a
 	object := make(map[string]any, len(node.Content)/2)
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key := node.Content[i]
-		at := pointer + "/" + pointerEscapes.Replace(key.Value)
+		member := pointer + "/" + pointerEscapes.Replace(key.Value)
 		if _, twice := object[key.Value]; twice {
-			d.lines[at] = key.Line
-			return nil, d.errorAt(at, "is given twice")
+			d.lines[member] = key.Line
+			return nil, d.errorAt(member, "is given twice")
 		}
 		if key.Kind != yaml.ScalarNode || key.Tag != "!!str" {
-			d.lines[at] = key.Line
-			return nil, d.errorAt(at, "the name of a member must be a text")
+			d.lines[member] = key.Line
+			return nil, d.errorAt(member, "the name of a member must be a text")
 		}
-		value, err := d.convert(node.Content[i+1], at, depth+1)
+		value, err := d.convert(node.Content[i+1], member, depth+1)
 		if err != nil {
 			return nil, err
 		}
-		d.lines[at] = key.Line // the key's line, because a block scalar or a mapping begins on a later one
+		d.lines[member] = key.Line // the key's line, because a block scalar or a mapping begins on a later one
 		object[key.Value] = value
 	}
 	return object, nil
 }
 
-// convertScalar returns a text, number, boolean or null. A date stays a text. A number keeps its digits if they are
-// valid JSON. In other notations of YAML, such as 0x1F, an integer becomes an int64 if it fits, and every other number
-// a float64.
+// convertScalar returns a text, number, boolean or null. A date stays a text.
 func (d *document) convertScalar(node *yaml.Node, pointer string) (any, error) {
 	switch node.Tag {
 	case "!!str", "!!timestamp":
@@ -139,15 +152,20 @@ func (d *document) convertScalar(node *yaml.Node, pointer string) (any, error) {
 		}
 		return b, nil
 	case "!!int", "!!float":
-		if json.Valid([]byte(node.Value)) { // keep the digits, because a float64 would round large integers
-			return json.Number(node.Value), nil
-		}
-		var i int64
-		if err := node.Decode(&i); err == nil && node.Tag == "!!int" {
-			return i, nil
-		}
-	default:
-		return nil, d.errorAt(pointer, fmt.Sprintf("has the tag %.40q, which is not supported", node.Tag))
+		return d.convertNumber(node, pointer)
+	}
+	return nil, d.errorAt(pointer, fmt.Sprintf("has the tag %.40q, which is not supported", node.Tag))
+}
+
+// convertNumber returns a number with its digits if they are valid JSON, because a float64 would round large integers.
+// In other notations of YAML, such as 0x1F, an integer becomes an int64 if it fits, and every other number a float64.
+func (d *document) convertNumber(node *yaml.Node, pointer string) (any, error) {
+	if json.Valid([]byte(node.Value)) {
+		return json.Number(node.Value), nil
+	}
+	var i int64
+	if err := node.Decode(&i); err == nil && node.Tag == "!!int" {
+		return i, nil
 	}
 	var f float64
 	if err := node.Decode(&f); err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
@@ -168,7 +186,7 @@ func (d *document) errorAt(pointer, detail string) *Error {
 		i, _ := strconv.Atoi(m[1])
 		located.Case, below = strconv.Itoa(i+1), m[2]
 		if name := d.caseName(i); name != "" {
-			located.Case = printable(name, 64)
+			located.Case = printable(name, maxCaseName)
 		}
 	}
 	if member := strings.ReplaceAll(strings.TrimPrefix(below, "/"), "/", "."); member != "" {
@@ -187,11 +205,7 @@ func (d *document) lineOf(pointer string) int {
 
 // caseName returns the name of the case at index i. It returns "" if the case has no name, or before d.value is set.
 func (d *document) caseName(i int) string {
-	var file struct {
-		Cases []struct {
-			Name any `json:"name"`
-		} `json:"cases"`
-	}
+	var file struct{ Cases []struct{ Name any } }
 	if json.Unmarshal(d.value, &file) != nil || i >= len(file.Cases) {
 		return ""
 	}
@@ -199,12 +213,12 @@ func (d *document) caseName(i int) string {
 	return name
 }
 
-// printable returns at most n bytes of s on one line, followed by an ellipsis if it cut some off. It replaces
+// printable returns at most limit bytes of text on one line, followed by an ellipsis if it cut some off. It replaces
 // characters that cannot be printed, because text from outside could otherwise control a terminal.
-func printable(s string, n int) string {
-	isCut := len(s) > n
-	s = strings.ToValidUTF8(s[:min(n, len(s))], "")
-	s = strings.Map(func(r rune) rune {
+func printable(text string, limit int) string {
+	isCut := len(text) > limit
+	text = strings.ToValidUTF8(text[:min(limit, len(text))], "")
+	text = strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || r == '\r' {
 			return ' '
 		}
@@ -212,9 +226,9 @@ func printable(s string, n int) string {
 			return '�'
 		}
 		return r
-	}, s)
+	}, text)
 	if isCut {
-		s += "…"
+		text += "…"
 	}
-	return s
+	return text
 }

@@ -11,44 +11,34 @@ const (
 // model can be shown what is wrong with that text. This is why it does not use jsontext. The zero value is ready for
 // the first byte.
 type ArgumentScanner struct {
-	depth   int
-	quoted  bool
-	escaped bool
-	opened  bool
+	opened   bool // the outermost bracket was read
+	depth    int  // number of brackets that are open
+	inString bool
+	escaped  bool // the next byte follows a backslash in a string
 }
 
 // Closed reports whether the outermost bracket was opened and closed again.
 func (s *ArgumentScanner) Closed() bool { return s.opened && s.depth == 0 }
 
 // Next reads one byte and reports whether it closed the outermost bracket. It ignores bytes before that bracket opens
-// and after it has closed.
+// and after it has closed. Either closing bracket closes either opening bracket.
 func (s *ArgumentScanner) Next(char byte) bool {
 	switch {
 	case s.Closed():
 		return false
 	case s.escaped:
 		s.escaped = false
-	case s.quoted:
+	case s.inString:
 		s.escaped = char == '\\'
-		s.quoted = char != '"'
+		s.inString = char != '"'
 	case char == '{' || char == '[':
 		s.opened = true
 		s.depth++
-	case !s.opened:
-		return false
+	case !s.opened: // quotes and closing brackets before the outermost bracket do not count
 	case char == '"':
-		s.quoted = true
+		s.inString = true
 	case char == '}' || char == ']':
 		s.depth--
-		return s.depth == 0
-	}
-	return false
-}
-
-// Feed reads text and reports whether the outermost bracket is now closed. It ignores the text after that bracket.
-func (s *ArgumentScanner) Feed(text string) bool {
-	for i := 0; i < len(text) && !s.Closed(); i++ {
-		s.Next(text[i])
 	}
 	return s.Closed()
 }

@@ -2,6 +2,7 @@ package llm
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -160,6 +161,12 @@ var refuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext
 	return errors.ErrUnsupported // makes json/v2 decode the value as usual
 }))
 
+// typeProblems says what is wrong with JSON that does not fit a Go value of that kind.
+var typeProblems = map[reflect.Kind]string{
+	reflect.Slice: "not a list of models", reflect.String: "not a text", reflect.Bool: "not true or false",
+	reflect.Int64: "not a whole number", reflect.Float64: "not a number",
+}
+
 // profileError converts an error of json/v2 to one line for the operator: the JSON pointer of the location, and what is
 // wrong there. The default problem is text that ends too early, because its error is either a SyntacticError or a bare
 // io.EOF.
@@ -175,21 +182,9 @@ func profileError(err error) error {
 		}
 	}
 	if semantic, ok := errors.AsType[*json.SemanticError](err); ok {
-		pointer, problem = semantic.JSONPointer, "not an object"
-		kind := semantic.GoType.Kind() // the kind of the Go value that the JSON does not fit
-		switch {
-		case errors.Is(semantic, json.ErrUnknownName):
+		pointer, problem = semantic.JSONPointer, cmp.Or(typeProblems[semantic.GoType.Kind()], "not an object")
+		if errors.Is(semantic, json.ErrUnknownName) {
 			problem = "unknown field"
-		case kind == reflect.Slice:
-			problem = "not a list of models"
-		case kind == reflect.String:
-			problem = "not a text"
-		case kind == reflect.Bool:
-			problem = "not true or false"
-		case kind == reflect.Int64:
-			problem = "not a whole number"
-		case kind == reflect.Float64:
-			problem = "not a number"
 		}
 	}
 	if pointer == "" {
@@ -199,20 +194,17 @@ func profileError(err error) error {
 	return fmt.Errorf("%.200s: %s", oneLine, problem)
 }
 
-// check returns an error for the first field that is invalid or contradicts another one. pointer is the profile's JSON
-// pointer in MODELS_FILE. It is the beginning of the error.
+// check returns an error for the first field that is invalid or contradicts another one. The error begins with pointer,
+// the profile's JSON pointer in MODELS_FILE, and the name of the field.
 func (p *Profile) check(pointer string) error {
-	price := Price{}
-	if p.Price != nil {
-		price = *p.Price
-	}
+	price := cmp.Or(p.Price, &Price{})
 	for _, rule := range []struct {
 		field, problem string
 		broken         bool
 	}{
 		{"/id", "missing", p.ID == ""},
-		{"/id", "not a name", badID(p.ID)},
-		{"/upstream", "not a name", badID(p.Upstream)},
+		{"/id", "not a name", isInvalidID(p.ID)},
+		{"/upstream", "not a name", isInvalidID(p.Upstream)},
 		{"/tool_calling", "not auto, native or text", !slices.Contains([]ToolCalling{"", AutoCalling, NativeCalling, TextCalling}, p.ToolCalling)},
 		{"/structured_output", "not native or prompt", !slices.Contains([]StructuredOutput{"", NativeOutput, PromptOutput}, p.StructuredOutput)},
 		{"/api_key_file", "given beside api_key", p.APIKey != "" && p.APIKeyFile != ""},
@@ -229,7 +221,8 @@ func (p *Profile) check(pointer string) error {
 	return nil
 }
 
-// badID reports whether an id is too long or has control characters, which would corrupt a line of the log.
-func badID(id string) bool {
+// isInvalidID reports whether an id is too long or has control characters, which would corrupt a line of the log. An
+// empty id is not invalid.
+func isInvalidID(id string) bool {
 	return len(id) > maxModelID || strings.ContainsFunc(id, unicode.IsControl)
 }

@@ -106,38 +106,44 @@ func (routes *routes) tryModel(ctx context.Context, request Request, id string, 
 			return nil
 		}
 		hasYielded = true
-		switch p := part.(type) {
-		case Extensions:
-			p.Model = id
-			part = p
-		case Usage:
-			p.Asked = id
-			part = p
-		case Finish:
-			p.Asked, p.Model = id, cmp.Or(p.Model, routes.profiles[id].Upstream, id)
-			part = p
-		}
-		if !yield(part, nil) {
+		if !yield(routes.withModel(part, id), nil) {
 			return nil
 		}
 	}
 	return nil
 }
 
+// withModel returns part with id as the model that was asked.
+func (routes *routes) withModel(part Part, id string) Part {
+	switch p := part.(type) {
+	case Extensions:
+		p.Model = id
+		return p
+	case Usage:
+		p.Asked = id
+		return p
+	case Finish:
+		p.Asked, p.Model = id, cmp.Or(p.Model, routes.profiles[id].Upstream, id)
+		return p
+	}
+	return part
+}
+
 // ask sends the request to the endpoint of the requested model, as the model's profile says. The model's limit for an
 // answer applies if the request has no limit or a higher one.
 func (routes *routes) ask(ctx context.Context, request Request) iter.Seq2[Part, error] {
-	p, models := routes.profiles[request.Model], routes.models
+	profile, models := routes.profiles[request.Model], routes.models
 	if own := routes.ownEndpoints[request.Model]; own != nil {
 		models = own
 	}
-	request.Model = cmp.Or(p.Upstream, request.Model)
-	exceedsLimit := request.MaxTokens <= 0 || request.MaxTokens > p.MaxOutputTokens
-	if p.MaxOutputTokens > 0 && exceedsLimit {
-		request.MaxTokens = p.MaxOutputTokens
+	request.Model = cmp.Or(profile.Upstream, request.Model)
+	exceedsLimit := request.MaxTokens <= 0 || request.MaxTokens > profile.MaxOutputTokens
+	if profile.MaxOutputTokens > 0 && exceedsLimit {
+		request.MaxTokens = profile.MaxOutputTokens
 	}
-	if p.StructuredOutput == PromptOutput {
+	if profile.StructuredOutput == PromptOutput {
 		request = request.SchemaInPrompt()
 	}
-	return models[cmp.Or(p.ToolCalling, routes.defaultCalling, AutoCalling)].Stream(ctx, request)
+	calling := cmp.Or(profile.ToolCalling, routes.defaultCalling, AutoCalling)
+	return models[calling].Stream(ctx, request)
 }

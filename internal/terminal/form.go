@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"math"
@@ -44,9 +45,9 @@ func (c choices) values() []json.RawMessage {
 	return out
 }
 
-// String lists the values with their titles: "s = small, m = medium".
-func (c choices) String() string {
-	titles := make(map[string]string)
+// describe lists the values with their titles: "s = small, m = medium".
+func (c choices) describe() string {
+	titles := make(map[string]string) // by the JSON of the value
 	for _, titled := range slices.Concat(c.OneOf, c.AnyOf) {
 		titles[string(titled.Const)] = titled.Title
 	}
@@ -61,8 +62,8 @@ func (c choices) String() string {
 	return strings.Join(out, ", ")
 }
 
-// find returns the allowed value that textOfValue shows as text, or nil if no allowed value matches.
-func (c choices) find(text string) json.RawMessage {
+// findValue returns the allowed value that textOfValue shows as text, or nil if no allowed value matches.
+func (c choices) findValue(text string) json.RawMessage {
 	for _, value := range c.values() {
 		if textOfValue(value) == text {
 			return value
@@ -92,28 +93,25 @@ func (f formField) hasDefault() bool { return f.Default != nil && string(f.Defau
 // prompt returns the text that asks the user for the field's value: the title, or name without a title, then the
 // description, the allowed values or the type, and the default.
 func (f formField) prompt(name string, required bool) string {
-	title := name
-	if f.Title != "" {
-		title = f.Title
-	}
+	text := cmp.Or(f.Title, name)
 	if f.Description != "" {
-		title += ", " + f.Description
+		text += ", " + f.Description
 	}
 	kind := f.kind()
 	switch {
 	case len(f.values()) > 0:
-		title += " (" + f.String() + ")"
+		text += " (" + f.describe() + ")"
 	case kind == "array" && len(f.Items.values()) > 0:
-		title += " (list: " + f.Items.String() + ")"
+		text += " (list: " + f.Items.describe() + ")"
 	case kind != "string" && kind != "":
-		title += " (" + kind + ")"
+		text += " (" + kind + ")"
 	}
 	if f.hasDefault() {
-		title += " [" + textOfValue(f.Default) + "]"
+		text += " [" + textOfValue(f.Default) + "]"
 	} else if !required {
-		title += " (optional)"
+		text += " (optional)"
 	}
-	return title
+	return text
 }
 
 // askField asks the user for the value of a field until the reply fits the field. An empty reply selects the default.
@@ -125,13 +123,14 @@ func (s *Session) askField(ctx context.Context, name string, field formField, re
 			return nil, err
 		}
 		reply = strings.TrimSpace(reply)
-		switch {
-		case reply == "" && field.hasDefault():
+		isEmpty := reply == ""
+		if isEmpty && field.hasDefault() {
 			return field.Default, nil
-		case reply == "" && !required:
+		}
+		if isEmpty && !required {
 			return nil, nil
 		}
-		if value, ok := field.parse(reply); ok && reply != "" {
+		if value, ok := field.parse(reply); ok && !isEmpty {
 			return value, nil
 		}
 		s.printLine("  That is not a value of this field.")
@@ -142,14 +141,17 @@ func (s *Session) askField(ctx context.Context, name string, field formField, re
 // be one of them. ok is false if reply is not a valid value.
 func (f formField) parse(reply string) (value any, ok bool) {
 	if len(f.values()) > 0 {
-		chosen := f.find(reply)
+		chosen := f.findValue(reply)
 		return chosen, chosen != nil
 	}
 	switch f.kind() {
 	case "integer":
-		return parseNumber(reply, true)
+		if strings.ContainsAny(reply, ".eE") {
+			return nil, false
+		}
+		return parseNumber(reply)
 	case "number":
-		return parseNumber(reply, false)
+		return parseNumber(reply)
 	case "boolean":
 		switch strings.ToLower(reply) {
 		case "y", "yes", "true":
@@ -164,13 +166,9 @@ func (f formField) parse(reply string) (value any, ok bool) {
 	return reply, true
 }
 
-// parseNumber parses a number, or only an integer if isInteger is true. It returns a json.Number with the digits of
-// reply, so that a large number is not rounded. A number that is not valid JSON, such as ".5", becomes a float64. ok is
-// false if reply is not a finite number.
-func parseNumber(reply string, isInteger bool) (value any, ok bool) {
-	if isInteger && strings.ContainsAny(reply, ".eE") {
-		return nil, false
-	}
+// parseNumber returns a json.Number with the digits of reply, so that a large number is not rounded. A number that is
+// not valid JSON, such as ".5", becomes a float64. ok is false if reply is not a finite number.
+func parseNumber(reply string) (value any, ok bool) {
 	reply = strings.TrimPrefix(reply, "+") // JSON does not allow the sign
 	n, err := strconv.ParseFloat(reply, 64)
 	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) { // ParseFloat accepts "nan" and "inf"
@@ -186,7 +184,7 @@ func parseNumber(reply string, isInteger bool) (value any, ok bool) {
 // them, unless the whole reply is one of the allowed values.
 func (f formField) parseList(reply string) []any {
 	texts := strings.FieldsFunc(reply, func(r rune) bool { return r == ',' })
-	if len(texts) == 1 && f.Items.find(reply) == nil {
+	if len(texts) == 1 && f.Items.findValue(reply) == nil {
 		texts = strings.Fields(reply)
 	}
 	out := make([]any, 0, len(texts))
@@ -195,7 +193,7 @@ func (f formField) parseList(reply string) []any {
 		if text == "" {
 			continue
 		}
-		if value := f.Items.find(text); value != nil {
+		if value := f.Items.findValue(text); value != nil {
 			out = append(out, value)
 		} else {
 			out = append(out, text)

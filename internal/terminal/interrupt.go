@@ -21,20 +21,27 @@ import (
 func (s *Session) answerInterrupts(ctx context.Context, view *runView, interrupts []event.Interrupt) error {
 	s.status.set("")
 	for _, interrupt := range interrupts {
-		for accepted := false; !accepted; {
-			input, err := s.decideInput(ctx, interrupt)
-			if errors.Is(err, io.EOF) {
-				input, err = declineInput(interrupt, "the input ended"), nil
-			}
-			if err != nil {
-				return err
-			}
-			if accepted, err = s.sendInput(ctx, view.start.runID, interrupt.ID, input); err != nil {
-				return err
-			}
+		if err := s.answerInterrupt(ctx, view.runID, interrupt); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// answerInterrupt asks the user about one interrupt of the run until answerd accepts the answer.
+func (s *Session) answerInterrupt(ctx context.Context, runID string, interrupt event.Interrupt) error {
+	for {
+		input, err := s.decideInput(ctx, interrupt)
+		if errors.Is(err, io.EOF) {
+			input, err = declineInput(interrupt, "the input ended"), nil
+		}
+		if err != nil {
+			return err
+		}
+		if accepted, err := s.sendInput(ctx, runID, interrupt.ID, input); accepted || err != nil {
+			return err
+		}
+	}
 }
 
 // sendInput sets the member id of input and sends input as the answer to an interrupt. accepted is false without an
@@ -121,18 +128,30 @@ func (s *Session) approve(ctx context.Context, interrupt event.Interrupt) (map[s
 			if len(interrupt.Args) == 0 { // a limit, or a call without arguments
 				continue
 			}
-			line, err := s.readAnswer(ctx, "Arguments, as a JSON object: ")
+			args, err := s.readArguments(ctx)
 			if err != nil {
 				return nil, err
 			}
-			var args map[string]json.RawMessage
-			if err := json.Unmarshal([]byte(line), &args); err != nil || args == nil {
-				s.printLine("That is not a JSON object.")
-				continue
+			if args != nil {
+				return map[string]any{"approved": true, "args": args}, nil
 			}
-			return map[string]any{"approved": true, "args": args}, nil
 		}
 	}
+}
+
+// readArguments asks the user for the arguments of a call. If the reply is not a JSON object, it says so and returns
+// nil.
+func (s *Session) readArguments(ctx context.Context) (map[string]json.RawMessage, error) {
+	line, err := s.readAnswer(ctx, "Arguments, as a JSON object: ")
+	if err != nil {
+		return nil, err
+	}
+	var args map[string]json.RawMessage
+	if json.Unmarshal([]byte(line), &args) != nil || args == nil {
+		s.printLine("That is not a JSON object.")
+		return nil, nil
+	}
+	return args, nil
 }
 
 // openPage shows the URL that an MCP server asks the user to open, waits until the user is done or declines, and
@@ -174,22 +193,19 @@ func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[
 		return map[string]any{"action": "decline"}, nil
 	}
 	// The map has lost the order of the properties: ask for the required fields first, and sort by name.
-	var requiredNames, optionalNames []string
-	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
-		if slices.Contains(schema.Required, name) {
-			requiredNames = append(requiredNames, name)
-		} else {
-			optionalNames = append(optionalNames, name)
-		}
-	}
 	content := map[string]any{}
-	for _, name := range append(requiredNames, optionalNames...) {
-		value, err := s.askField(ctx, name, schema.Properties[name], slices.Contains(schema.Required, name))
-		if err != nil {
-			return nil, err
-		}
-		if value != nil {
-			content[name] = value
+	for _, required := range []bool{true, false} {
+		for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
+			if slices.Contains(schema.Required, name) != required {
+				continue
+			}
+			value, err := s.askField(ctx, name, schema.Properties[name], required)
+			if err != nil {
+				return nil, err
+			}
+			if value != nil {
+				content[name] = value
+			}
 		}
 	}
 	return map[string]any{"action": "accept", "content": content}, nil

@@ -131,37 +131,33 @@ func (r *renderer) renderBlocks(n ast.Node, separator string) string {
 func (r *renderer) renderBlock(node ast.Node) string {
 	switch n := node.(type) {
 	case *ast.Heading:
-		return styleBold + r.inline(n) + styleReset
+		return styleBold + r.renderInline(n) + styleReset
 	case *ast.ThematicBreak:
 		return styleDim + strings.Repeat("─", 40) + styleReset
 	case *ast.Blockquote:
 		return prefixLines(r.renderBlocks(n, "\n\n"), styleDim+"│ "+styleReset, styleDim+"│ "+styleReset)
 	case *ast.List:
-		return r.list(n)
+		return r.renderList(n)
 	case *ast.FencedCodeBlock, *ast.CodeBlock, *ast.HTMLBlock:
-		return prefixLines(strings.TrimRight(r.literal(n), "\n"), "    "+styleCode, "    ") + styleReset
+		return prefixLines(strings.TrimRight(r.literalText(n), "\n"), "    "+styleCode, "    ") + styleReset
 	case *table.Table:
-		return r.table(n)
+		return r.renderTable(n)
 	}
-	return r.inline(node)
+	return r.renderInline(node)
 }
 
-// literal returns the lines of a code or HTML block as written.
-func (r *renderer) literal(n ast.Node) string {
-	var code strings.Builder
-	for i := range n.Lines().Len() {
-		segment := n.Lines().At(i)
-		code.Write(segment.Value(r.source))
-	}
+// literalText returns the lines of a code or HTML block as written.
+func (r *renderer) literalText(n ast.Node) string {
+	code := string(n.Lines().Value(r.source))
 	if html, ok := n.(*ast.HTMLBlock); ok && html.HasClosure() { // Lines does not include the closing line
-		code.Write(html.ClosureLine.Value(r.source))
+		code += string(html.ClosureLine.Value(r.source))
 	}
-	return code.String()
+	return code
 }
 
-// list returns the text of a list. Each item begins with a bullet or a number, and its other lines are indented by the
+// renderList returns the text of a list. Each item begins with a bullet or a number, and its other lines are indented by the
 // same width.
-func (r *renderer) list(n *ast.List) string {
+func (r *renderer) renderList(n *ast.List) string {
 	separator := "\n"
 	if !n.IsTight {
 		separator = "\n\n"
@@ -180,26 +176,26 @@ func (r *renderer) list(n *ast.List) string {
 	return strings.Join(items, separator)
 }
 
-// table returns the text of a table. It pads all cells of a column to the same width and makes the header bold.
-func (r *renderer) table(n *table.Table) string {
+// renderTable returns the text of a table. It pads all cells of a column to the same width and makes the header bold.
+func (r *renderer) renderTable(n *table.Table) string {
 	var rows [][]string // the header first
 	var widths []int    // of the columns
 	for row := n.FirstChild(); row != nil; row = row.NextSibling() {
 		var cells []string
 		for cell := row.FirstChild(); cell != nil; cell = cell.NextSibling() {
-			content := r.inline(cell)
-			if len(widths) == len(cells) {
+			column := len(cells)
+			cells = append(cells, r.renderInline(cell))
+			if column == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[len(cells)] = max(widths[len(cells)], visibleWidth(content))
-			cells = append(cells, content)
+			widths[column] = max(widths[column], visibleWidth(cells[column]))
 		}
 		rows = append(rows, cells)
 	}
 	var lines []string
 	for i, cells := range rows {
-		for j, cell := range cells {
-			cells[j] = cell + strings.Repeat(" ", widths[j]-visibleWidth(cell))
+		for column, cell := range cells {
+			cells[column] = cell + strings.Repeat(" ", widths[column]-visibleWidth(cell))
 		}
 		line := strings.TrimRight(strings.Join(cells, "  "), " ")
 		if i == 0 {
@@ -232,50 +228,47 @@ func visibleWidth(text string) int {
 	return columns
 }
 
-// inline returns the text of a node's inline children. It adds styles for emphasis and code, and shows the URL of a
+// renderInline returns the text of a node's inline children. It adds styles for emphasis and code, and shows the URL of a
 // link after the link's text.
-func (r *renderer) inline(n ast.Node) string {
+func (r *renderer) renderInline(n ast.Node) string {
 	var b strings.Builder
 	for child := n.FirstChild(); child != nil; child = child.NextSibling() {
 		switch c := child.(type) {
 		case *ast.Text:
-			b.WriteString(textOf(c.Segment.Value(r.source)))
+			b.WriteString(unescapeText(c.Segment.Value(r.source)))
 			if c.SoftLineBreak() || c.HardLineBreak() {
 				b.WriteByte('\n')
 			}
 		case *ast.String:
 			b.Write(c.Value)
 		case *ast.CodeSpan:
-			b.WriteString(styleCode + r.inline(c) + styleReset)
+			b.WriteString(styleCode + r.renderInline(c) + styleReset)
 		case *ast.Emphasis:
 			style := styleItalic
 			if c.Level > 1 {
 				style = styleBold
 			}
-			b.WriteString(style + r.inline(c) + styleReset)
+			b.WriteString(style + r.renderInline(c) + styleReset)
 		case *table.Strikethrough:
-			b.WriteString(styleStrike + r.inline(c) + styleReset)
+			b.WriteString(styleStrike + r.renderInline(c) + styleReset)
 		case *ast.Link:
-			b.WriteString(r.inline(c) + styleDim + " (" + string(c.Destination) + ")" + styleReset)
+			b.WriteString(r.renderInline(c) + styleDim + " (" + string(c.Destination) + ")" + styleReset)
 		case *ast.Image:
-			b.WriteString(r.inline(c) + styleDim + " (" + string(c.Destination) + ")" + styleReset)
+			b.WriteString(r.renderInline(c) + styleDim + " (" + string(c.Destination) + ")" + styleReset)
 		case *ast.AutoLink:
 			b.Write(c.URL(r.source))
 		case *ast.RawHTML:
-			for i := range c.Segments.Len() {
-				segment := c.Segments.At(i)
-				b.Write(segment.Value(r.source))
-			}
+			b.Write(c.Segments.Value(r.source))
 		default:
-			b.WriteString(r.inline(c))
+			b.WriteString(r.renderInline(c))
 		}
 	}
 	return b.String()
 }
 
-// textOf resolves the character references and backslash escapes in Markdown text. A reference can stand for a control
-// character, so textOf applies PlainText again.
-func textOf(source []byte) string {
+// unescapeText resolves the character references and backslash escapes in Markdown text. A reference can stand for a control
+// character, so unescapeText applies PlainText again.
+func unescapeText(source []byte) string {
 	source = util.ResolveNumericReferences(source)
 	source = util.ResolveEntityNames(source)
 	return PlainText(string(util.UnescapePunctuations(source)))
@@ -283,13 +276,5 @@ func textOf(source []byte) string {
 
 // prefixLines puts first before the first line of text and rest before every other line.
 func prefixLines(text, first, rest string) string {
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		prefix := rest
-		if i == 0 {
-			prefix = first
-		}
-		lines[i] = prefix + line
-	}
-	return strings.Join(lines, "\n")
+	return first + strings.ReplaceAll(text, "\n", "\n"+rest)
 }

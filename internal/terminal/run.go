@@ -16,9 +16,11 @@ import (
 )
 
 const (
-	cancelTimeout  = 3 * time.Second  // for the requests that cancel a run
-	resumeTimeout  = 30 * time.Second // for all attempts to resume a stream; the default of DISCONNECT_GRACE
-	serversTimeout = time.Minute      // long, because npx and uvx may download a server first
+	cancelTimeout  = 3 * time.Second        // for the requests that cancel a run
+	resumeTimeout  = 30 * time.Second       // for all attempts to resume a stream; the default of DISCONNECT_GRACE
+	resumePause    = 250 * time.Millisecond // after the first attempt to resume; doubles with each one
+	maxResumePause = 5 * time.Second
+	serversTimeout = time.Minute // long, because npx and uvx may download a server first
 )
 
 // exportRun downloads the export of a run that has ended, with an answer or an error, and writes it to the file
@@ -61,8 +63,8 @@ func (s *Session) followRun(ctx context.Context, view *runView) (event.FinalAnsw
 		switch {
 		case end.final != nil:
 			return *end.final, nil
-		case end.failed != nil:
-			return event.FinalAnswer{}, end.failed
+		case end.failure != nil:
+			return event.FinalAnswer{}, end.failure
 		case ctx.Err() != nil:
 			return event.FinalAnswer{}, ctx.Err()
 		case view.lastID == "":
@@ -83,19 +85,20 @@ func (s *Session) followRun(ctx context.Context, view *runView) (event.FinalAnsw
 // error. A lower status, such as 410 for events that the log no longer has, is returned at once.
 func (s *Session) resume(ctx context.Context, view *runView) (*client.Stream, error) {
 	deadline := time.Now().Add(resumeTimeout)
-	for wait := 250 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		stream, err := s.client.Stream(ctx, http.MethodGet, client.RunPath(view.start.runID, "/events"), nil, http.Header{"Last-Event-ID": {view.lastID}})
+	for pause := resumePause; ; pause = min(2*pause, maxResumePause) {
+		stream, err := s.client.Stream(ctx, http.MethodGet, client.RunPath(view.runID, "/events"), nil, http.Header{"Last-Event-ID": {view.lastID}})
 		if err == nil {
 			return stream, nil
 		}
 		p, isProblem := errors.AsType[*client.Problem](err)
 		isPermanent := isProblem && p.Status < http.StatusInternalServerError
-		if isPermanent || time.Now().Add(wait).After(deadline) || ctx.Err() != nil {
+		isTimeUp := time.Now().Add(pause).After(deadline)
+		if isPermanent || isTimeUp || ctx.Err() != nil {
 			return nil, err
 		}
 		s.status.set("no connection to answerd; trying again")
 		select {
-		case <-time.After(wait):
+		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}
@@ -104,13 +107,13 @@ func (s *Session) resume(ctx context.Context, view *runView) (*client.Stream, er
 // streamEnd says how a stream ended. One field is set, or none if the stream ended before the run.
 type streamEnd struct {
 	final      *event.FinalAnswer // the run's answer
-	failed     error              // the run failed or was cancelled, or its events cannot be shown
+	failure    error              // the run failed or was cancelled, or its events cannot be shown
 	interrupts []event.Interrupt  // the run is suspended and waits for answers to these
 }
 
 // readStream shows the events of a stream until the run ends or is suspended. It keeps view.lastID up to date. If the
 // stream ends earlier, end is zero and err says why. If an event cannot be decoded or shown, readStream cancels the run
-// and sets end.failed.
+// and sets end.failure.
 func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEnd, err error) {
 	for {
 		frame, err := stream.Next()
@@ -126,15 +129,15 @@ func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEn
 		}
 		if err != nil { // for example, Out is closed
 			s.cancelRun(view)
-			return streamEnd{failed: err}, nil
+			return streamEnd{failure: err}, nil
 		}
 		switch body := e.Body.(type) {
 		case event.FinalAnswer:
 			end.final = &body
 		case event.RunError:
-			end.failed = fmt.Errorf("%s (%s)", body.Message, body.Code)
+			end.failure = fmt.Errorf("%s (%s)", body.Message, body.Code)
 		case event.Cancelled:
-			end.failed = errors.New("the run was cancelled")
+			end.failure = errors.New("the run was cancelled")
 		case event.Suspended:
 			end.interrupts = body.Interrupts
 		default:
@@ -158,17 +161,17 @@ func (s *Session) cancelRun(view *runView) {
 	defer stop()
 	err := s.fetchRunID(ctx, view)
 	if err == nil {
-		_, err = s.client.Send(ctx, http.MethodPost, client.RunPath(view.start.runID, "/cancel"), nil, nil, nil)
+		_, err = s.client.Send(ctx, http.MethodPost, client.RunPath(view.runID, "/cancel"), nil, nil, nil)
 	}
 	if err != nil {
 		fmt.Fprintln(s.options.Err, "the run could not be cancelled:", PlainText(err.Error()))
 	}
 }
 
-// fetchRunID sets view.start.runID if the stream broke off before the first event. It sends the question again and
+// fetchRunID sets view.runID if the stream broke off before the first event. It sends the question again and
 // shows the first event. If answerd had not received the question yet, that starts the run.
 func (s *Session) fetchRunID(ctx context.Context, view *runView) error {
-	if view.start.runID != "" {
+	if view.runID != "" {
 		return nil
 	}
 	stream, err := s.ask(ctx, view)
@@ -212,10 +215,7 @@ func (s *Session) WaitForServers(ctx context.Context) error {
 // because the API has no event for a change of state.
 func (s *Session) connectingServers(ctx context.Context) (names []string, _ error) {
 	var list struct {
-		Servers []struct {
-			Name  string `json:"name"`
-			State string `json:"state"`
-		} `json:"servers"`
+		Servers []struct{ Name, State string }
 	}
 	if _, err := s.client.Send(ctx, http.MethodGet, "/servers", nil, nil, &list); err != nil {
 		return nil, err

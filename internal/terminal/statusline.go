@@ -73,7 +73,7 @@ func (l *statusLine) set(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	text = PlainText(text)
-	if l.enabled && l.text != "" && text == "" {
+	if l.enabled && l.text != "" && text == "" { // drawLocked erases the line only to show another text
 		io.WriteString(l.w, eraseLine)
 	}
 	l.text = text
@@ -137,7 +137,8 @@ func colorLine(line string) string {
 func visibleJSON(text string) string {
 	var b strings.Builder
 	for _, r := range text {
-		if !unicode.In(r, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp) && (r < 0x7f || !unicode.IsControl(r)) {
+		isControl := r >= 0x7f && unicode.IsControl(r) // below that only line feeds and tabs, between members
+		if !isControl && !unicode.In(r, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp) {
 			b.WriteRune(r)
 			continue
 		}

@@ -52,19 +52,26 @@ func (s *Session) Ask(ctx context.Context, text string) error {
 		s.cancelRun(view)
 		return ErrInterrupted
 	}
-	if ctx.Err() == nil && view.start.runID != "" && s.options.Export != "" {
-		err = errors.Join(err, s.exportRun(ctx, view.start.runID))
+	if ctx.Err() == nil && view.runID != "" && s.options.Export != "" {
+		err = errors.Join(err, s.exportRun(ctx, view.runID))
 	}
 	if err != nil {
 		return err
 	}
 	if s.options.JSON {
-		if err := json.NewEncoder(s.options.Out).Encode(answer{
-			Answer: final.Answer, Metadata: final.Metadata, Output: final.Output, RequestMetadata: view.start.Metadata,
-			RunID: view.start.runID, ThreadID: view.start.ThreadID, TraceID: view.start.TraceID,
-		}); err != nil {
-			return fmt.Errorf("print the answer: %w", err)
-		}
+		return s.printJSON(view, final)
+	}
+	return nil
+}
+
+// printJSON prints the answer of a run as a JSON document.
+func (s *Session) printJSON(view *runView, final event.FinalAnswer) error {
+	err := json.NewEncoder(s.options.Out).Encode(answer{
+		Answer: final.Answer, Metadata: final.Metadata, Output: final.Output, RequestMetadata: view.start.Metadata,
+		RunID: view.runID, ThreadID: view.start.ThreadID, TraceID: view.start.TraceID,
+	})
+	if err != nil {
+		return fmt.Errorf("print the answer: %w", err)
 	}
 	return nil
 }

@@ -25,16 +25,11 @@ const maxShown = 80
 type runView struct {
 	session  *Session
 	question question
-	key      string     // idempotency key of the question
-	lastID   string     // id of the last event, to resume after it; "" before the first event
-	start    startEvent // zero before the first event
-	text     textWriter // for Out
-}
-
-// startEvent is the first event of a run together with the run's id.
-type startEvent struct {
-	event.Start
-	runID string
+	key      string      // idempotency key of the question
+	lastID   string      // id of the last event, to resume after it; "" before the first event
+	runID    string      // "" before the first event
+	start    event.Start // the first event; zero before it
+	text     textWriter  // for Out
 }
 
 // textWriter writes the model's text to Out.
@@ -50,7 +45,7 @@ func (s *Session) newRunView(q question) *runView {
 	r := &runView{session: s, question: q, key: rand.Text()}
 	switch {
 	case s.options.JSON:
-		r.text = noText{}
+		r.text = &rawWriter{w: io.Discard} // Ask prints the text in a JSON document
 	case s.options.OutTerminal:
 		r.text = &markdownWriter{w: s.options.Out}
 	default:
@@ -58,12 +53,6 @@ func (s *Session) newRunView(q question) *runView {
 	}
 	return r
 }
-
-// noText discards the text, because Ask prints it in a JSON document.
-type noText struct{}
-
-func (noText) write(string) error { return nil }
-func (noText) end() error         { return nil }
 
 // rawWriter writes text unchanged, and ends it with a line feed if it has none.
 type rawWriter struct {
@@ -90,12 +79,12 @@ func (w *rawWriter) end() error {
 // endText ends the text of a step. It ignores an error of Out, because the next write fails too and ends the run.
 func (r *runView) endText() { _ = r.text.end() }
 
-// showEvent shows an event: text on Out, and everything else on Err. A start event also sets r.start. showEvent ignores
-// events of unknown types, as the API requires of clients. Its error comes from writing to Out.
+// showEvent shows an event: text on Out, and everything else on Err. A start event also sets r.runID and r.start.
+// showEvent ignores events of unknown types, as the API requires of clients. Its error comes from writing to Out.
 func (r *runView) showEvent(e event.Event) error {
 	switch body := e.Body.(type) {
 	case event.Start:
-		r.start = startEvent{body, e.RunID}
+		r.runID, r.start = e.RunID, body
 		for _, name := range body.UnavailableServers {
 			r.session.printLine("! the MCP server %s is unavailable; its tools are missing", name)
 		}
@@ -115,7 +104,7 @@ func (r *runView) showEvent(e event.Event) error {
 	case event.ToolProgress:
 		r.session.status.set(progressText(body))
 	case event.ToolResult:
-		r.session.printLine("✓ %s %s (%s)", body.Tool, shorten(string(body.Args)), milliseconds(body.DurationMS))
+		r.session.printLine("✓ %s %s (%s)", body.Tool, shorten(string(body.Args)), time.Duration(body.DurationMS)*time.Millisecond)
 	case event.ToolError:
 		r.session.printLine("✗ %s %s: %s: %s", body.Tool, shorten(string(body.Args)+body.ArgsText), body.Kind, shorten(body.Payload))
 	case event.Budget:
@@ -136,8 +125,6 @@ func progressText(p event.ToolProgress) string {
 	}
 	return shorten(text)
 }
-
-func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 // shorten joins the lines of text into one and cuts it to maxShown characters.
 func shorten(text string) string {

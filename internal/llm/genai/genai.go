@@ -57,22 +57,24 @@ func Input(messages []llm.Message) []attribute.KeyValue {
 		messages = messages[1:]
 	}
 	messages = messages[max(0, len(messages)-maxMessages):]
-	return append(out, attribute.String("gen_ai.input.messages", encodeBounded(len(messages), func(from, limit int) any {
+	input := encodeBounded(len(messages), func(from, limit int) any {
 		list := make([]message, 0, len(messages)-from)
 		for _, m := range messages[from:] {
 			list = append(list, newMessage(m, limit))
 		}
 		return list
-	})))
+	})
+	return append(out, attribute.String("gen_ai.input.messages", input))
 }
 
 // Output returns an answer of a model or an agent as an attribute.
 func Output(text string, calls []llm.ToolCall, finishReason string) attribute.KeyValue {
-	return attribute.String("gen_ai.output.messages", encodeBounded(1, func(_, limit int) any {
+	output := encodeBounded(1, func(_, limit int) any {
 		m := newMessage(llm.Message{Role: llm.Assistant, Text: text, Calls: calls}, limit)
 		m.FinishReason = finishReason
 		return []message{m}
-	}))
+	})
+	return attribute.String("gen_ai.output.messages", output)
 }
 
 // Arguments returns a tool call's arguments as an attribute.
@@ -117,18 +119,21 @@ func argumentsValue(text string, limit int) any {
 // encodeBounded returns the JSON of n messages in at most MaxBytes. build(from, limit) must return the messages from
 // index from on, with texts of at most limit bytes. encodeBounded first halves limit, down to minText, and then leaves
 // out the older half of the messages, until the JSON fits. It returns an empty list if even a single message does not
-// fit, because it has very many calls.
+// fit, because it has very many calls, or if the messages cannot be encoded.
 func encodeBounded(n int, build func(from, limit int) any) string {
 	from, limit := 0, maxText
 	for {
 		text, err := json.Marshal(build(from, limit))
+		remaining := n - from
 		switch {
-		case err == nil && len(text) <= MaxBytes:
+		case err != nil:
+			return "[]"
+		case len(text) <= MaxBytes:
 			return string(text)
-		case err == nil && limit > minText:
+		case limit > minText:
 			limit /= 2
-		case err == nil && n-from > 1:
-			from += (n - from + 1) / 2
+		case remaining > 1:
+			from += (remaining + 1) / 2
 		default:
 			return "[]"
 		}

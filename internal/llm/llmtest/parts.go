@@ -72,7 +72,6 @@ func RequireError(t testing.TB, err error, kind llm.Kind) *llm.Error {
 func CheckParts(t testing.TB, parts []llm.Part) {
 	t.Helper()
 	started := map[int]llm.ToolCallStart{}
-
 	args := map[int]string{}
 	ids := map[string]bool{}
 	calls := 0
@@ -104,7 +103,6 @@ func CheckParts(t testing.TB, parts []llm.Part) {
 			}
 		}
 	}
-
 	if _, ok := parts[len(parts)-1].(llm.Finish); !ok {
 		t.Errorf("got %T as the last part, want a Finish", parts[len(parts)-1])
 	}

@@ -36,10 +36,10 @@ type assembler struct {
 	chunk       chunk      // the latest chunk; its memory is reused for the next one
 
 	// The members to send back to the endpoint in later requests. The calls' members are in calls.
-	endpoint       string       // identifies the endpoint that the members came from
-	message        extensionSet // members of the message
-	content        contentParts // content that is not only text
-	extensionBytes int          // size of all members; if it exceeds maxExtensions, all members are dropped
+	endpoint       string         // identifies the endpoint that the members came from
+	message        extensionValue // an object with the members of the message
+	content        contentParts   // content that is not only text
+	extensionBytes int            // size of all members; if it exceeds maxExtensions, all members are dropped
 }
 
 // sendPart passes one part to the consumer. It returns errStopped if the consumer wants no more parts.
@@ -51,23 +51,28 @@ func (a *assembler) sendPart(part llm.Part) error {
 	return nil
 }
 
-// decodeChunk decodes one chunk and emits its parts. isError says that the SSE event was named "error": data is then an
-// error, even if it is not JSON. decodeChunk returns errStopped, an *llm.Error or a *retryableError. If a chunk ends
-// too early, the error wraps errCut.
-func (a *assembler) decodeChunk(data []byte, isError bool) error {
-	c := &a.chunk
-	err := c.decodeJSON(data)
-	switch {
-	case err != nil && !isError:
-		return newError(llm.ModelError, publicNonsense, fmt.Errorf("decode a chunk: %w: %s", err, loggableCodes(data)))
-	case err == nil && c.error != nil:
-		return streamError(c.error)
-	case isError:
-		return streamError(data)
+// decodeErrorEvent returns the error in data, the data of an SSE event that is named "error": the member error of a
+// chunk, or else all of data, which need not be JSON.
+func (a *assembler) decodeErrorEvent(data []byte) error {
+	if a.chunk.decodeJSON(data) == nil && a.chunk.error != nil {
+		return streamError(a.chunk.error)
 	}
-	// name is in quotes. It is the same in nearly all chunks, so do not decode it again if it is unchanged.
-	if name := c.model; len(name) > len(`""`) && string(name[1:len(name)-1]) != a.model {
-		a.model = c.scan.unquoteString(name)
+	return streamError(data)
+}
+
+// decodeChunk decodes one chunk and emits its parts. It returns errStopped, an *llm.Error or a *retryableError. If a
+// chunk ends too early, the error wraps errCut.
+func (a *assembler) decodeChunk(data []byte) error {
+	c := &a.chunk
+	if err := c.decodeJSON(data); err != nil {
+		return newError(llm.ModelError, publicNonsense, fmt.Errorf("decode a chunk: %w: %s", err, loggableCodes(data)))
+	}
+	if c.error != nil {
+		return streamError(c.error)
+	}
+	// The model is the same in nearly all chunks, so do not decode it again if it is unchanged.
+	if quoted := c.model; len(quoted) > len(`""`) && string(quoted[1:len(quoted)-1]) != a.model {
+		a.model = c.scan.unquoteString(quoted)
 	}
 	a.addUsage(c.usage)
 	for i := range c.choices {
@@ -97,7 +102,7 @@ func (a *assembler) addUsage(usage *llm.Usage) {
 // gave up on the answer.
 func (a *assembler) addChoice(choice *deltaChoice) error {
 	update := &choice.delta
-	if !update.sent && !a.partSent {
+	if !update.present && !a.partSent {
 		// Some endpoints send a whole message instead of deltas. A message that follows deltas repeats the whole
 		// answer.
 		update = &choice.message
@@ -111,14 +116,14 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 	if choice.error != nil {
 		return streamError(choice.error)
 	}
-	reason := finishReason(choice.reason)
+	reason := normalizeReason(choice.reason)
 	if reason == "error" {
 		return newError(llm.ModelError, publicFailing, errors.New("finish_reason is error"))
 	}
 	if slices.Contains(interruptedReasons, reason) {
 		failed := newError(llm.ModelError, publicFailing, fmt.Errorf("finish_reason is %s", reason))
 		failed.Retryable, failed.Unavailable = true, true
-		return &retryableError{err: failed, retry: true}
+		return &retryableError{err: failed}
 	}
 	if reason != "" {
 		a.reason = reason
@@ -130,11 +135,12 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 // or Gemini's model wrote a call that is not JSON.
 var interruptedReasons = []string{"insufficient_system_resource", "malformed_function_call"}
 
-// finishReason translates a provider's finish_reason to the specification's value. A reason without a translation is
+// normalizeReason translates a provider's finish_reason to the specification's value. A reason without a translation is
 // returned in lower case. Mistral sends model_length, and Gemini's endpoint sends the names of Gemini's own API
 // (https://github.com/HKUDS/Vibe-Trading/pull/308).
-func finishReason(reason string) string {
-	switch reason = strings.ToLower(reason); reason {
+func normalizeReason(reason string) string {
+	reason = strings.ToLower(reason)
+	switch reason {
 	case "model_length", "max_tokens":
 		return "length"
 	case "safety", "recitation", "blocklist", "prohibited_content", "spii":
@@ -170,11 +176,12 @@ func (a *assembler) addDelta(update *delta) error {
 // A piece without content does not begin a call. Only its members are used, for the call that it continues.
 func (a *assembler) addCallPieces(pieces []callPiece) error {
 	for i, piece := range pieces {
+		isFirst := i == 0
 		if !a.countMembers(piece.members) {
 			piece.members = nil
 		}
 		if piece.isEmpty() {
-			if call := a.calls.findCall(piece, i > 0); call != nil {
+			if call := a.calls.findCall(piece, isFirst); call != nil {
 				call.extensions.addMembers(piece.members)
 			}
 			continue
@@ -182,10 +189,10 @@ func (a *assembler) addCallPieces(pieces []callPiece) error {
 		if err := a.countBytes(len(piece.arguments) + len(piece.name) + len(piece.id)); err != nil {
 			return err
 		}
-		if a.calls.isRepetition(piece, i > 0) {
+		if a.calls.isRepetition(piece, isFirst) {
 			continue
 		}
-		call, err := a.calls.findOrAddCall(piece, i > 0)
+		call, err := a.calls.findOrAddCall(piece, isFirst)
 		if err != nil {
 			return err
 		}
@@ -224,7 +231,7 @@ func (a *assembler) addCallPiece(call *partialCall, piece callPiece) error {
 	if len(call.arguments)+len(piece.arguments) > llm.MaxArgumentBytes {
 		return newError(llm.ModelError, publicTooLarge, errors.New("the arguments of a call exceed 1 MiB"))
 	}
-	if err := a.announceCall(call); err != nil {
+	if err := a.announceCalls(call.index + 1); err != nil {
 		return err
 	}
 	call.addArguments(piece.arguments)
@@ -239,29 +246,26 @@ func (a *assembler) sendEmptyArguments() error {
 		return nil
 	}
 	a.emptyCall = nil
-	if err := a.announceCall(call); err != nil {
+	if err := a.announceCalls(call.index + 1); err != nil {
 		return err
 	}
 	return a.sendPart(llm.ToolCallArgs{Index: call.index, Delta: string(call.arguments)})
 }
 
-// announceCall emits the start of a call with a unique id, unless it was emitted before. It announces all earlier calls
-// first. Their names are complete, because no endpoint continues a name after the next call has begun. announceCall
-// returns an error for a call without a name.
-func (a *assembler) announceCall(c *partialCall) error {
-	if c.announced {
-		return nil
-	}
-	for _, earlier := range a.calls.calls[:c.index+1] {
-		if earlier.announced {
+// announceCalls emits the starts of the first n calls with unique ids, except those that were emitted before. The names
+// of all calls before the latest one are complete, because no endpoint continues a name after the next call has begun.
+// announceCalls returns an error for a call without a name.
+func (a *assembler) announceCalls(n int) error {
+	for _, call := range a.calls[:n] {
+		if call.announced {
 			continue
 		}
-		if earlier.name == "" {
+		if call.name == "" {
 			return newError(llm.ModelError, publicNonsense, errors.New("a tool call without a name"))
 		}
-		earlier.announced = true
-		earlier.id = a.calls.uniqueID(earlier.upstreamID)
-		if err := a.sendPart(llm.ToolCallStart{Index: earlier.index, ID: earlier.id, Name: earlier.name}); err != nil {
+		call.announced = true
+		call.id = a.calls.uniqueID(call.upstreamID)
+		if err := a.sendPart(llm.ToolCallStart{Index: call.index, ID: call.id, Name: call.name}); err != nil {
 			return err
 		}
 	}
@@ -292,7 +296,7 @@ func (a *assembler) addExtensions(update *delta) {
 func (a *assembler) addReasoning(name, text string) {
 	a.extensionBytes += len(text)
 	if a.extensionBytes <= maxExtensions {
-		a.message.object.addText(name, text)
+		a.message.addText(name, text)
 	}
 }
 
@@ -320,19 +324,19 @@ func (a *assembler) hasFinished() bool { return a.reason != "" }
 // If no part of the answer was emitted, the error allows a retry and a fallback, like a connection that broke before the
 // reply.
 func (a *assembler) truncatedError(cause error) error {
-	e := newError(llm.UpstreamTruncated, publicTruncated, cause)
-	e.Retryable, e.Unavailable = true, !a.partSent
+	modelErr := newError(llm.UpstreamTruncated, publicTruncated, cause)
+	modelErr.Retryable, modelErr.Unavailable = true, !a.partSent
 	if a.partSent {
-		return e
+		return modelErr
 	}
-	return &retryableError{err: e, retry: true}
+	return &retryableError{err: modelErr}
 }
 
 // finishAnswer emits the complete calls, the extensions, the usage and the finish. If no finish_reason has arrived, it
-// emits nothing and returns truncatedError(cause). Otherwise a stream that was cut off would look like a short answer.
-func (a *assembler) finishAnswer(cause error) error {
+// emits nothing and returns a truncatedError. Otherwise a stream that was cut off would look like a short answer.
+func (a *assembler) finishAnswer() error {
 	if !a.hasFinished() {
-		return a.truncatedError(cause)
+		return a.truncatedError(errNoFinish)
 	}
 	if err := a.sendEmptyArguments(); err != nil {
 		return err
@@ -340,21 +344,16 @@ func (a *assembler) finishAnswer(cause error) error {
 	if err := a.markCutCall(); err != nil {
 		return err
 	}
-	// Calls without arguments were not announced yet. Announcing the last call announces all of them.
-	if n := a.calls.count(); n > 0 {
-		if err := a.announceCall(a.calls.calls[n-1]); err != nil {
-			return err
-		}
+	if err := a.announceCalls(len(a.calls)); err != nil { // those without arguments were not announced yet
+		return err
 	}
-
-	for _, c := range a.calls.calls {
+	for _, c := range a.calls {
 		if err := a.sendPart(llm.ToolCall{Index: c.index, ID: c.id, Name: c.name, Arguments: string(c.arguments)}); err != nil {
 			return err
 		}
 	}
-
-	if x := a.extensions(); x != nil {
-		if err := a.sendPart(*x); err != nil {
+	if extensions := a.extensions(); extensions != nil {
+		if err := a.sendPart(*extensions); err != nil {
 			return err
 		}
 	}
@@ -370,11 +369,11 @@ func (a *assembler) finishAnswer(cause error) error {
 // Otherwise the tool would be called without arguments, although the model was about to write some. An unclosed object
 // is invalid, so the call fails like every call whose arguments were cut off.
 func (a *assembler) markCutCall() error {
-	n := a.calls.count()
-	if a.reason != "length" || n == 0 || len(a.calls.calls[n-1].arguments) > 0 {
+	last := a.calls.last()
+	if a.reason != "length" || last == nil || len(last.arguments) > 0 {
 		return nil
 	}
-	return a.addCallPiece(a.calls.calls[n-1], callPiece{arguments: "{"})
+	return a.addCallPiece(last, callPiece{arguments: "{"})
 }
 
 // extensions returns the members to send back with this answer. It returns nil if there are none, or more than
@@ -384,7 +383,7 @@ func (a *assembler) extensions() *llm.Extensions {
 		return nil
 	}
 	extensions := &llm.Extensions{Endpoint: a.endpoint, Message: a.message.encodeMembers(), Content: a.content.encode()}
-	for i, c := range a.calls.calls {
+	for i, c := range a.calls {
 		if object := c.extensions.encodeMembers(); object != nil {
 			for len(extensions.Calls) < i { // calls without members
 				extensions.Calls = append(extensions.Calls, nil)

@@ -29,16 +29,15 @@ func (m *Model) makeAttempt(ctx context.Context, key string, body []byte, emit e
 
 	answer := &assembler{yield: emit, endpoint: m.endpoint}
 	res, err := m.postRequest(reqCtx, idle, key, body)
-	if res != nil {
-		defer res.Body.Close()
+	if err != nil {
+		return classifyError(ctx, idle.timeoutError(reqCtx), answer, connectError(err))
 	}
-	isRefused := res != nil && res.StatusCode/100 != 2
-	switch {
-	// If the status arrived before the connection was cut, it explains the failure better.
-	case isRefused && ctx.Err() == nil:
-		return responseError(res)
-	case err != nil:
-		return m.classifyError(ctx, context.Cause(reqCtx), idle, answer, connectError(err))
+	defer res.Body.Close()
+	if res.StatusCode/100 != 2 {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return responseError(res) // even after a timeout, because the status explains the failure better
 	}
 	err = m.readResponse(answer, idle, res)
 	if answer.extensionBytes > maxExtensions || answer.content.isDropped() {
@@ -48,34 +47,31 @@ func (m *Model) makeAttempt(ctx context.Context, key string, body []byte, emit e
 	if err == nil || errors.Is(err, errStopped) {
 		return err
 	}
-	return m.classifyError(ctx, context.Cause(reqCtx), idle, answer, err)
+	return classifyError(ctx, idle.timeoutError(reqCtx), answer, err)
 }
 
 // classifyError returns the result of an attempt whose request or reply failed with err: an error as described at
-// makeAttempt, or nil if the answer is complete. cause is the cause of the request's context, which has the reason if
-// the idle timer cut the connection. The order of the cases matters: if ctx has ended, that explains every other error,
-// and a timeout explains an error that only says that reading failed.
-func (m *Model) classifyError(ctx context.Context, cause error, idle *idleTimer, answer *assembler, err error) error {
+// makeAttempt, or nil if the answer is complete. timeout is the error of the idle timer, or nil if the timer did not cut
+// the connection. The order of the cases matters: if ctx has ended, that explains every other error, and a timeout
+// explains an error that only says that reading failed.
+func classifyError(ctx context.Context, timeout *llm.Error, answer *assembler, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	timedOut := timeoutError(cause, idle.currentLimit())
-	var modelErr *llm.Error
-	if timedOut == nil && errors.As(err, &modelErr) {
-		var retryable *retryableError
-		if errors.As(err, &retryable) && answer.partSent {
-			return modelErr // the consumer already has parts of the answer, so the request must not be retried
+	if modelErr, ok := errors.AsType[*llm.Error](err); ok && timeout == nil {
+		if answer.partSent {
+			return modelErr // not a *retryableError, because the consumer already has parts of the answer
 		}
 		return err
 	}
 	// The connection broke or timed out. After finish_reason the answer is complete, and only the usage may be missing.
 	if answer.hasFinished() {
-		return answer.finishAnswer(nil)
+		return answer.finishAnswer()
 	}
-	if timedOut != nil {
-		return timedOut
+	if timeout != nil {
+		return timeout
 	}
-	return answer.finishAnswer(err)
+	return answer.truncatedError(err)
 }
 
 // connectError returns the error for a request that got no reply. The error is retryable if the HTTP client at least
@@ -87,16 +83,16 @@ func connectError(err error) error {
 	}
 	modelErr := newError(llm.ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err))
 	modelErr.Retryable, modelErr.Unavailable = wasTried, wasTried
-	return &retryableError{err: modelErr, retry: wasTried}
+	return &retryableError{err: modelErr}
 }
 
 // noParams is null, which the SDK encodes without visiting the fields of the parameters. With empty parameters, an
 // answer without tools took 6 % more CPU time.
 var noParams = param.NullStruct[sdk.ChatCompletionNewParams]()
 
-// postRequest sends body and returns the reply as soon as its headers have arrived. The caller must close the reply's
-// body. If the error is nil, the body is limited to maxStream bytes, and idle limits the time of each read. If the
-// status is 4xx or 5xx, postRequest returns both the reply and an error. If no reply came, the reply is nil.
+// postRequest sends body and returns the reply, of any status, as soon as its headers have arrived. The caller
+// must close the reply's body. Below status 400, the body is limited to maxStream bytes, and idle limits the time of
+// each read. An error means that no reply came.
 func (m *Model) postRequest(ctx context.Context, idle *idleTimer, key string, body []byte) (*http.Response, error) {
 	var res *http.Response
 	options := slices.Concat([]option.RequestOption{option.WithAPIKey(key)}, m.options, []option.RequestOption{
@@ -106,13 +102,11 @@ func (m *Model) postRequest(ctx context.Context, idle *idleTimer, key string, bo
 		option.WithResponseBodyInto(&res), // the undecoded reply
 	})
 	_, err := m.chat.New(ctx, noParams, options...)
-	// If "error" in an error reply is not an object, as in Ollama's, or the body ends early, the SDK returns an error
-	// of a different type. In that case, too, res is the reply.
-	if refused, ok := errors.AsType[*sdk.Error](err); ok {
-		res = refused.Response
+	if res == nil {
+		return nil, err
 	}
-	if err == nil {
+	if err == nil { // from status 400 on, the SDK returns an error too, and has already read the body
 		res.Body = &timedBody{ReadCloser: res.Body, timer: idle, remaining: maxStream}
 	}
-	return res, err
+	return res, nil
 }

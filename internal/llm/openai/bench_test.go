@@ -17,7 +17,7 @@ const tokenChunk = `{"id":"chatcmpl-BxQ2mS0m3l","object":"chat.completion.chunk"
 
 func BenchmarkChunk(b *testing.B) {
 	callChunk := deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"city\":"}}]}`)
-	a := &assembler{yield: func(llm.Part) bool { return true }, calls: callSet{calls: []*partialCall{{hasIndex: true, name: "f"}}}}
+	a := &assembler{yield: func(llm.Part) bool { return true }, calls: callSet{{hasIndex: true, name: "f"}}}
 	for name, chunk := range map[string]string{
 		"token":   tokenChunk,
 		"escaped": deltaChunk(`{"content":"a \"quoted\" word\n\u00e9"}`),
@@ -30,9 +30,9 @@ func BenchmarkChunk(b *testing.B) {
 			for b.Loop() {
 				a.answerBytes = 0
 				if chunk == callChunk {
-					a.calls.calls[0].arguments = nil
+					a.calls[0].arguments = nil
 				}
-				if err := a.decodeChunk(data, false); err != nil {
+				if err := a.decodeChunk(data); err != nil {
 					b.Fatal(err)
 				}
 			}

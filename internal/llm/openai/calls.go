@@ -20,11 +20,6 @@ type callPiece struct {
 	members   []rawMember // members that Chat Completions does not define
 }
 
-// startsObject reports whether the piece's arguments look like the beginning of a call's arguments.
-func (p *callPiece) startsObject() bool {
-	return strings.HasPrefix(strings.TrimLeft(p.arguments, " \t\r\n"), "{")
-}
-
 // isEmpty reports whether the piece has no content. Some endpoints send such pieces as padding.
 func (p *callPiece) isEmpty() bool { return p.id == "" && p.name == "" && p.arguments == "" }
 
@@ -39,7 +34,7 @@ type partialCall struct {
 	arguments     []byte
 	scan          llm.ArgumentScanner // has read arguments, and knows whether they are complete
 	announced     bool                // the start of the call was emitted, so its name and id are final
-	extensions    extensionSet
+	extensions    extensionValue      // an object with the members to send back
 }
 
 // addNameAndID adds the id and name of a piece. Only the first id is used. Endpoints send a name as a whole, in pieces,
@@ -57,7 +52,9 @@ func (c *partialCall) addNameAndID(piece callPiece) {
 // addArguments adds a piece of the arguments.
 func (c *partialCall) addArguments(piece string) {
 	c.arguments = append(c.arguments, piece...)
-	c.scan.Feed(piece)
+	for i := range len(piece) {
+		c.scan.Next(piece[i])
+	}
 }
 
 // startsAnotherCall reports whether a piece begins another call, although findCall says that it continues c. Endpoints
@@ -68,7 +65,8 @@ func (c *partialCall) startsAnotherCall(piece callPiece) bool {
 	}
 	// c is complete, and the piece has a name and the beginning of other arguments. A name alone proves nothing,
 	// because some endpoints repeat the name in every piece.
-	if c.scan.Closed() && piece.startsObject() {
+	beginsObject := strings.HasPrefix(strings.TrimLeft(piece.arguments, " \t\r\n"), "{")
+	if c.scan.Closed() && beginsObject {
 		return true
 	}
 	// c already has arguments, so a different name that comes with arguments does not continue c's name.
@@ -96,47 +94,50 @@ func (c *partialCall) hasIndexOrID(piece callPiece) bool {
 // the wrong call makes both calls invalid or, worse, valid with the arguments of another call. So findCall and
 // startsAnotherCall use everything in a piece: first its index and id, then its name, and whether the call's arguments
 // are complete.
-type callSet struct {
-	calls []*partialCall
+type callSet []*partialCall
+
+// last returns the call that began last, or nil if the answer has no calls yet.
+func (calls callSet) last() *partialCall {
+	if len(calls) == 0 {
+		return nil
+	}
+	return calls[len(calls)-1]
 }
 
-// count returns the number of calls, whether complete or not.
-func (s *callSet) count() int { return len(s.calls) }
-
-// findOrAddCall returns the call that a piece belongs to, and adds a call if the piece begins one. notFirst says that
-// another piece precedes this one in its chunk. findOrAddCall returns an error if it would exceed llm.MaxCalls.
-func (s *callSet) findOrAddCall(piece callPiece, notFirst bool) (*partialCall, error) {
-	call := s.findCall(piece, notFirst)
+// findOrAddCall returns the call that a piece belongs to, and adds a call if the piece begins one. isFirst says that the
+// piece is the first one of its chunk. findOrAddCall returns an error if it would exceed llm.MaxCalls.
+func (calls *callSet) findOrAddCall(piece callPiece, isFirst bool) (*partialCall, error) {
+	call := calls.findCall(piece, isFirst)
 	if call != nil && !call.startsAnotherCall(piece) {
 		return call, nil
 	}
-	if len(s.calls) == llm.MaxCalls {
+	if len(*calls) == llm.MaxCalls {
 		return nil, newError(llm.ModelError, publicTooManyCalls, errors.New("more than 128 tool calls in one answer"))
 	}
-	call = &partialCall{index: len(s.calls), upstreamIndex: piece.index, hasIndex: piece.hasIndex}
-	s.calls = append(s.calls, call)
+	call = &partialCall{index: len(*calls), upstreamIndex: piece.index, hasIndex: piece.hasIndex}
+	*calls = append(*calls, call)
 	return call, nil
 }
 
 // findCall returns the call that piece seems to continue, or nil if it begins one. A piece with the index or id of a
 // call continues that call. If several calls match, the latest one is being written. A piece without an index may also
-// continue the last call. notFirst says that another piece precedes this one in its chunk.
-func (s *callSet) findCall(piece callPiece, notFirst bool) *partialCall {
-	for _, call := range slices.Backward(s.calls) {
+// continue the last call. isFirst says that the piece is the first one of its chunk.
+func (calls callSet) findCall(piece callPiece, isFirst bool) *partialCall {
+	for _, call := range slices.Backward(calls) {
 		if call.hasIndexOrID(piece) {
 			return call
 		}
 	}
-	if piece.hasIndex || len(s.calls) == 0 {
+	last := calls.last()
+	if piece.hasIndex || last == nil {
 		return nil
 	}
-	last := s.calls[len(s.calls)-1]
 	if piece.name == "" {
 		return last
 	}
 	// A name without index and id continues the last call's name, unless that call already has arguments or this piece
 	// is not the first of its chunk. Two such pieces in one chunk are two calls.
-	if piece.id != "" || notFirst || len(last.arguments) > 0 {
+	if piece.id != "" || !isFirst || len(last.arguments) > 0 {
 		return nil
 	}
 	return last
@@ -146,13 +147,13 @@ func (s *callSet) findCall(piece callPiece, notFirst bool) *partialCall {
 // pieces and then as a whole (https://github.com/anomalyco/opencode/pull/17339), or under several indexes
 // (https://github.com/mudler/LocalAI/issues/9722). Complete arguments cannot be continued, so a piece without a name
 // whose arguments equal those of its call repeats them. A piece with a name repeats a call only if the ids are equal
-// too, because a model may make two equal calls with different ids. notFirst has the same meaning as for findCall.
-func (s *callSet) isRepetition(piece callPiece, notFirst bool) bool {
+// too, because a model may make two equal calls with different ids. isFirst has the same meaning as for findCall.
+func (calls callSet) isRepetition(piece callPiece, isFirst bool) bool {
 	if piece.name == "" {
-		call := s.findCall(piece, notFirst)
+		call := calls.findCall(piece, isFirst)
 		return call != nil && call.scan.Closed() && string(call.arguments) == piece.arguments
 	}
-	return piece.id != "" && slices.ContainsFunc(s.calls, func(c *partialCall) bool {
+	return piece.id != "" && slices.ContainsFunc(calls, func(c *partialCall) bool {
 		isSameCall := c.upstreamID == piece.id && c.name == piece.name
 		return isSameCall && c.scan.Closed() && string(c.arguments) == piece.arguments
 	})
@@ -164,14 +165,13 @@ func (s *callSet) isRepetition(piece callPiece, notFirst bool) bool {
 func withoutRepetition(arguments string) string {
 	var scan llm.ArgumentScanner
 	for i := range len(arguments) {
-		if !scan.Next(arguments[i]) {
-			continue
+		if scan.Next(arguments[i]) { // the first object ends here
+			object := arguments[:i+1]
+			if strings.Repeat(object, len(arguments)/len(object)) == arguments {
+				return object
+			}
+			break
 		}
-		object := arguments[:i+1]
-		if n := len(arguments) / len(object); n > 1 && strings.Repeat(object, n) == arguments {
-			return object
-		}
-		break
 	}
 	return arguments
 }
@@ -183,24 +183,18 @@ const maxCallID = 8 << 10
 // uniqueID returns id, with a suffix such as "_2" if an announced call of this answer has the same id, because some
 // endpoints give one id to two calls. It returns a random id if id is empty, longer than maxCallID, or contains U+0000.
 // Names that begin with U+0000 are reserved among the results of a run (package record).
-func (s *callSet) uniqueID(id string) string {
+func (calls callSet) uniqueID(id string) string {
 	if id == "" || len(id) > maxCallID || strings.Contains(id, "\x00") {
 		return "call_" + rand.Text()
 	}
-	for n, candidate := 2, id; ; n++ {
-		if !s.hasID(candidate) {
-			return candidate
-		}
-		candidate = id + "_" + strconv.Itoa(n)
+	unique := id
+	for n := 2; calls.hasID(unique); n++ {
+		unique = id + "_" + strconv.Itoa(n)
 	}
+	return unique
 }
 
 // hasID reports whether an announced call has this id. It compares at most llm.MaxCalls calls.
-func (s *callSet) hasID(id string) bool {
-	for _, c := range s.calls {
-		if c.announced && c.id == id {
-			return true
-		}
-	}
-	return false
+func (calls callSet) hasID(id string) bool {
+	return slices.ContainsFunc(calls, func(c *partialCall) bool { return c.announced && c.id == id })
 }

@@ -32,7 +32,7 @@ type deltaChoice struct {
 
 // delta holds the members of a delta or a message that this package uses. Missing members are empty.
 type delta struct {
-	sent                bool          // the chunk has this delta or message
+	present             bool          // the chunk has this delta or message
 	content             string        // text of content; of an array, the text of all parts that are not thinking
 	parts               []contentPart // content that is an array; nil for a string
 	thinking            string        // reasoning in the thinking parts of content
@@ -157,10 +157,10 @@ func (s *jsonScanner) readChoice(choice *deltaChoice) {
 }
 
 // readDelta reads a delta or a message into out. member is its name, for errors. null counts as a missing member, so
-// out.sent is then false. Members that Chat Completions does not define are added to out.members, because some
+// out.present is then false. Members that Chat Completions does not define are added to out.members, because some
 // endpoints want them back (extensions.go).
 func (s *jsonScanner) readDelta(out *delta, member string) {
-	*out = delta{sent: s.peekKind() == '{'}
+	*out = delta{present: s.peekKind() == '{'}
 	for more := s.enter('{', member); more; more = s.hasNext('}') {
 		switch name := s.readName(); string(name) {
 		case "content":
@@ -267,25 +267,24 @@ func (s *jsonScanner) readFunction(piece *callPiece) {
 	}
 }
 
-// readMember reads the value of a member that this package does not interpret, and returns list with the member
-// appended. It skips members in ignoredMembers.
-func (s *jsonScanner) readMember(list []rawMember, name []byte) []rawMember {
+// readMember reads the value of a member that this package does not interpret, and returns members with the member
+// appended. It skips members in ignoredMembers, and appends nothing if the value has a syntax error.
+func (s *jsonScanner) readMember(members []rawMember, name []byte) []rawMember {
 	if ignoredMembers[string(name)] {
 		s.skipValue()
-		return list
+		return members
 	}
-	member := rawMember{name: string(name), value: s.readRaw()}
-	if len(member.value) > 0 { // empty after a syntax error
-		list = append(list, member)
+	value := s.readRaw()
+	if value == nil {
+		return members
 	}
-	return list
+	return append(members, rawMember{name: string(name), value: value})
 }
 
 // readArguments returns the arguments of a call, or a piece of them: the text of a string, or the JSON of any other
 // value.
 func (s *jsonScanner) readArguments() string {
-	switch s.peekKind() {
-	case '"', 'n':
+	if kind := s.peekKind(); kind == '"' || kind == 'n' { // a string or null
 		return s.readStringOrSkip()
 	}
 	return string(s.readRaw())
@@ -302,11 +301,7 @@ var typeStatuses = map[string]int{
 // the status in the member code or status, or else the status that typeStatuses has for the code or type. errorStatus
 // returns 0 if the object has neither.
 func errorStatus(raw []byte) int {
-	var object struct {
-		Code   json.RawMessage `json:"code"`
-		Status json.RawMessage `json:"status"`
-		Type   json.RawMessage `json:"type"`
-	}
+	var object struct{ Code, Status, Type json.RawMessage }
 	if json.Unmarshal(raw, &object) != nil {
 		return 0
 	}

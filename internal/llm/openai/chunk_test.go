@@ -3,7 +3,6 @@ package openai
 import (
 	"encoding/json"
 	"errors"
-	"io"
 	"strings"
 	"testing"
 
@@ -47,7 +46,7 @@ func TestChunkDecodesToItsParts(t *testing.T) {
 		`null`: nil,
 	} {
 		var c partCollector
-		if err := c.assembler().decodeChunk([]byte(data), false); err != nil {
+		if err := c.assembler().decodeChunk([]byte(data)); err != nil {
 			t.Errorf("%.100s: got error %v, want none", data, err)
 		}
 		if got, want := llmtest.FormatParts(c.parts), strings.Join(append(want, ""), "\n"); got != want {
@@ -137,11 +136,11 @@ func FuzzChunk(f *testing.F) {
 		a := c.assembler()
 		for line := range strings.SplitSeq(string(chunks), "\n") {
 			checkDecodedChunk(t, []byte(line))
-			if a.decodeChunk([]byte(line), false) != nil {
+			if a.decodeChunk([]byte(line)) != nil {
 				return
 			}
 		}
-		if a.finishAnswer(io.EOF) == nil {
+		if a.finishAnswer() == nil {
 			llmtest.CheckParts(t, c.parts)
 		}
 	})

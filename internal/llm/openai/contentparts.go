@@ -22,57 +22,69 @@ type contentPart struct {
 // sent back from here, because the message already has its text. If the content exceeds maxExtensions, all of it is
 // dropped. The zero value is empty.
 type contentParts struct {
-	text  []byte         // text before the first part that is not plain; moved to parts when that part arrives
-	parts extensionValue // an array; empty until a part arrives that is not plain text
-	size  int            // size of all content, in bytes; the content is dropped if it exceeds maxExtensions
+	text       []byte         // text before the first special part; moved to parts when that part arrives
+	parts      extensionValue // an array; empty until a special part arrives
+	hasSpecial bool           // a special part has arrived: one that is not plain text
+	size       int            // size of all content, in bytes; the content is dropped if it exceeds maxExtensions
 }
 
-// count adds bytes to the size, and reports whether the size is at most maxExtensions. If not, it frees the text.
-func (c *contentParts) count(bytes int) bool {
+// addSize adds bytes to the size. If the size then exceeds maxExtensions, addSize returns false and frees the content.
+func (c *contentParts) addSize(bytes int) bool {
 	c.size += bytes
 	if c.size > maxExtensions {
-		c.text = nil
+		c.text, c.parts.elements = nil, nil
+		return false
 	}
-	return c.size <= maxExtensions
+	return true
 }
 
 // isDropped reports whether the content should be sent back but is too large.
-func (c *contentParts) isDropped() bool { return len(c.parts.elements) > 0 && c.size > maxExtensions }
+func (c *contentParts) isDropped() bool { return c.hasSpecial && c.size > maxExtensions }
 
 // addText appends text to the last part, or adds a part if the last one is not text. It ignores an empty text: Mistral
 // sends empty pieces between two pieces of thinking, and refuses an answer with two thinking parts ("Expected at most
 // one leading ThinkChunk").
 func (c *contentParts) addText(text string) {
-	n := len(c.parts.elements)
-	switch {
-	case text == "" || !c.count(len(text)):
-	case n == 0:
-		c.text = append(c.text, text...)
-	case c.parts.elements[n-1].readIdentity() == elementIdentity{Type: "text"}:
-		c.parts.elements[n-1].parseLevel()
-		c.parts.elements[n-1].addText("text", text)
-	default:
-		c.parts.elements = append(c.parts.elements, newTextPart(text))
+	if text == "" || !c.addSize(len(text)) {
+		return
 	}
+	if !c.hasSpecial {
+		c.text = append(c.text, text...)
+		return
+	}
+	last := c.parts.elements[len(c.parts.elements)-1]
+	if last.readIdentity() == (elementIdentity{Type: "text"}) {
+		last.parseLevel()
+		last.addText("text", text)
+		return
+	}
+	c.parts.elements = append(c.parts.elements, newTextPart(text))
 }
 
 // addParts adds the parts of one chunk. It leaves out generated media, because they are large.
 func (c *contentParts) addParts(parts []contentPart) {
 	for _, part := range parts {
+		isMedia := strings.Contains(part.kind, "image") || strings.Contains(part.kind, "audio") || part.kind == "file"
 		switch {
 		case part.plain:
 			c.addText(part.text)
-		case strings.Contains(part.kind, "image") || strings.Contains(part.kind, "audio") || part.kind == "file":
-		case !c.count(len(part.raw)):
-			c.parts.elements = []*extensionValue{{}} // not empty, so that isDropped reports the loss
-		default:
-			if len(c.parts.elements) == 0 && len(c.text) > 0 {
-				c.parts.elements = append(c.parts.elements, newTextPart(string(c.text)))
-			}
-			c.text = nil
-			c.parts.addElement(part.raw)
+		case !isMedia:
+			c.addSpecial(part.raw)
 		}
 	}
+}
+
+// addSpecial adds a part that is not plain text. raw is its JSON.
+func (c *contentParts) addSpecial(raw []byte) {
+	c.hasSpecial = true
+	if !c.addSize(len(raw)) {
+		return
+	}
+	if len(c.text) > 0 {
+		c.parts.elements = append(c.parts.elements, newTextPart(string(c.text)))
+		c.text = nil
+	}
+	c.parts.addElement(raw)
 }
 
 // newTextPart returns the part {"type":"text","text":text}.
@@ -82,7 +94,7 @@ func newTextPart(text string) *extensionValue {
 
 // encode returns the parts as a JSON array. It returns nil if the content is only text, or too large.
 func (c *contentParts) encode() json.RawMessage {
-	if len(c.parts.elements) == 0 || c.size > maxExtensions {
+	if len(c.parts.elements) == 0 {
 		return nil
 	}
 	return (&extensionValue{kind: '[', elements: c.parts.elements}).appendJSON(nil)

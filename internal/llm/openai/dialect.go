@@ -19,7 +19,7 @@ import (
 // have sent. The zero value is a request as OpenAI specifies it. It is always tried first, so that no list of endpoints
 // has to be maintained.
 type dialect struct {
-	// The endpoint refuses these in all requests, so dialectStore remembers them.
+	// The endpoint refuses these in all requests, so Model.dialect remembers them.
 	oldMaxTokens    bool // send max_tokens instead of max_completion_tokens
 	noStreamOptions bool // leave out stream_options
 
@@ -44,13 +44,13 @@ type dialect struct {
 func (d dialect) withoutRefused(refusal *retryableError, body []byte, hasSchema bool) dialect {
 	message := strings.ToLower(refusal.err.Message)
 	status := refusal.err.Status
-	isRefusal := slices.Contains(refusalStatuses, status)
+	mayRefuse := slices.Contains(refusalStatuses, status)
 	switch {
 	case !d.noImages && refusal.refusesImages && bytes.Contains(body, []byte(`"type":"image_url"`)):
 		d.noImages = true
-	case isRefusal && !d.shortIDs && containsAny(message, idWords) && bytes.Contains(body, []byte(`"tool_calls":`)):
+	case mayRefuse && !d.shortIDs && containsAny(message, idWords) && bytes.Contains(body, []byte(`"tool_calls":`)):
 		d.shortIDs = true
-	case isRefusal && !d.noFormat && hasSchema && containsAny(message, formatWords):
+	case mayRefuse && !d.noFormat && hasSchema && containsAny(message, formatWords):
 		d.noFormat = true
 		d.schemaRefused = containsAny(message, schemaWords)
 	case status == http.StatusBadRequest || status == http.StatusUnprocessableEntity:
@@ -115,26 +115,20 @@ var (
 // namesExtension reports whether the message, in lower case, names a member that body contains and that only
 // llm.Extensions add to a request.
 func namesExtension(message string, body []byte) bool {
-	for _, name := range []string{"reasoning_content", "reasoning_details", "reasoning", "extra_content", "thinking", "channel"} {
-		if strings.Contains(message, name) && bytes.Contains(body, []byte(`"`+name+`":`)) {
-			return true
-		}
-	}
-	return false
-}
-
-// endpointPart returns the part of the dialect that applies to all requests to the endpoint, for any model and history.
-func (d dialect) endpointPart() dialect {
-	return dialect{oldMaxTokens: d.oldMaxTokens, noStreamOptions: d.noStreamOptions}
+	names := []string{"reasoning_content", "reasoning_details", "reasoning", "extra_content", "thinking", "channel"}
+	return slices.ContainsFunc(names, func(name string) bool {
+		return strings.Contains(message, name) && bytes.Contains(body, []byte(`"`+name+`":`))
+	})
 }
 
 // adaptTools returns tools. If noStrict is set, it returns a copy in which no tool is strict.
 func (d dialect) adaptTools(tools []llm.Tool) []llm.Tool {
-	if d.noStrict {
-		tools = slices.Clone(tools)
-		for i := range tools {
-			tools[i].Strict = false
-		}
+	if !d.noStrict {
+		return tools
+	}
+	tools = slices.Clone(tools)
+	for i := range tools {
+		tools[i].Strict = false
 	}
 	return tools
 }
@@ -179,27 +173,6 @@ func shortID(id string) string {
 	return hex.EncodeToString(sum[:])[:9]
 }
 
-// dialectStore holds an endpoint's dialect for all of its streams.
-type dialectStore struct {
-	mu      sync.Mutex // guards the field below
-	dialect dialect
-}
-
-// Load returns the dialect that was stored last. Before the first Store, it returns the zero dialect.
-func (s *dialectStore) Load() dialect {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dialect
-}
-
-// Store replaces the dialect. If two streams call Store at the same time, one of the two refusals may be lost. The next
-// request then meets it again.
-func (s *dialectStore) Store(d dialect) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dialect = d
-}
-
 // refusalStatuses are the statuses with which endpoints refuse images, a response_format or the id of a call.
 // OpenRouter uses 404, and llama.cpp and Ollama use 500.
 var refusalStatuses = []int{
@@ -240,11 +213,6 @@ var (
 	schemaWords = []string{"invalid schema", "invalid json schema", "schema is invalid", "unsupported schema", "schema contains", "too many states"}
 )
 
-// refusesImages reports whether an endpoint's error, with this status and body, says that the model takes no images.
-func refusesImages(status int, body []byte) bool {
-	return slices.Contains(refusalStatuses, status) && containsAny(strings.ToLower(string(body)), imageWords)
-}
-
 // Limits for modelRefusals.
 const (
 	maxRefusedModels = 1000
@@ -281,8 +249,8 @@ func (s *modelRefusals) add(model string) {
 func (s *modelRefusals) wasRefused(model string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, known := s.refused[model]
-	if known && time.Since(at) > refusalLifetime {
+	refusedAt, known := s.refused[model]
+	if known && time.Since(refusedAt) > refusalLifetime {
 		delete(s.refused, model)
 		return false
 	}

@@ -24,7 +24,7 @@ const (
 // Causes that the log gives for the end of a reply.
 var (
 	errStreamTooLarge = errors.New("the reply exceeds its size limit")
-	errNoMoreData     = errors.New("the stream ended without finish_reason")
+	errNoFinish       = errors.New("the stream ended without finish_reason")
 	doneMarker        = []byte("[DONE]")
 )
 
@@ -64,14 +64,13 @@ func newError(kind llm.Kind, public string, err error) *llm.Error {
 	return &llm.Error{Kind: kind, Public: public, Err: err}
 }
 
-// retryableError wraps an *llm.Error after which the retry loop may send another request. If retry is true, it may send
-// the same request. Otherwise it may only send one in another dialect, if withoutRefused finds something to adapt.
+// retryableError wraps an *llm.Error after which the retry loop may send another request, because no part of the answer
+// was emitted. If err.Retryable is true, it may send the same request. Otherwise it may only send one in another
+// dialect, if withoutRefused finds something to adapt.
 type retryableError struct {
-	err        *llm.Error
-	retry      bool   // the same request may succeed later
-	retryAfter string // as in a Retry-After header; "" if unknown
-
-	refusesImages bool // the endpoint says that the model takes no images
+	err           *llm.Error
+	retryAfter    string // as in a Retry-After header; "" if unknown
+	refusesImages bool   // the endpoint says that the model takes no images
 }
 
 // setRetryAfter sets the time to wait, both for the retry loop and in the llm.Error for callers. value is the value of
@@ -105,8 +104,11 @@ func statusError(status int, body []byte) *retryableError {
 	modelErr := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(body)))
 	modelErr.Status, modelErr.Message = status, errorMessage(body)
 
-	failed := &retryableError{err: modelErr, refusesImages: refusesImages(status, body)}
-	if status != http.StatusUnauthorized && status != http.StatusForbidden && exceedsContext(body) {
+	failed := &retryableError{err: modelErr}
+	text := strings.ToLower(string(body))
+	failed.refusesImages = slices.Contains(refusalStatuses, status) && containsAny(text, imageWords)
+	rejectsKey := status == http.StatusUnauthorized || status == http.StatusForbidden
+	if !rejectsKey && exceedsContext(body) {
 		modelErr.Kind, modelErr.Public = llm.TooLarge, publicContext
 		modelErr.ContextTokens, modelErr.PromptTokens = contextSizes(body)
 		return failed
@@ -116,27 +118,25 @@ func statusError(status int, body []byte) *retryableError {
 	// repeat.
 	modelErr.Unavailable = status == http.StatusTooManyRequests || status >= 500
 	switch {
-	case containsAny(strings.ToLower(string(body)), noToolsWords):
+	case containsAny(text, noToolsWords):
 		modelErr.Public, modelErr.Unavailable = publicNoTools, false
 	case quotaExhausted(status, body):
 		modelErr.Public, modelErr.Unavailable = publicQuota, true // an llm.Router may ask another endpoint
 	case status >= 300 && status < 400:
 		modelErr.Public = publicRedirect
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+	case rejectsKey:
 		modelErr.Public = publicCredentials
 	case status == http.StatusNotFound:
 		modelErr.Public = publicUnknown
-		modelErr.UnknownModel = containsAny(strings.ToLower(string(body)), modelWords)
+		modelErr.UnknownModel = containsAny(text, modelWords)
 	case status == http.StatusTooManyRequests:
 		modelErr.Kind = llm.RateLimited
 		modelErr.Public = publicLimited
 		modelErr.Retryable = true
-		failed.retry = true
 		failed.setRetryAfter(retryInfo(body))
 	case slices.Contains(temporaryStatuses, status):
 		modelErr.Public = publicFailing
 		modelErr.Retryable = true
-		failed.retry = true
 	case status >= 500:
 		modelErr.Public = publicFailing
 	}
@@ -154,23 +154,6 @@ func responseError(res *http.Response) *retryableError {
 	}
 	failed.setRetryAfter(cmp.Or(res.Header.Get("Retry-After"), failed.retryAfter))
 	return failed
-}
-
-// timeoutError returns the error for a request that an idleTimer cancelled with cause, because limit was exceeded. It
-// returns nil if cause is nil or did not come from an idleTimer.
-func timeoutError(cause error, limit time.Duration) *llm.Error {
-	var text string
-	switch {
-	case errors.Is(cause, errFirstByte):
-		text = publicNoFirstByte
-	case errors.Is(cause, errIdle):
-		text = publicIdle
-	default:
-		return nil
-	}
-	modelErr := newError(llm.ModelTimeout, text, fmt.Errorf("%w (%s)", cause, limit))
-	modelErr.Retryable, modelErr.Unavailable = true, true
-	return modelErr
 }
 
 // contextWords are the phrases, in lower case, with which endpoints report a conversation that exceeds the model's
@@ -236,12 +219,7 @@ func exceedsContext(body []byte) bool {
 
 // containsAny reports whether text contains one of words. Both text and words must be in lower case.
 func containsAny(text string, words []string) bool {
-	for _, w := range words {
-		if strings.Contains(text, w) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
 }
 
 // quotaWords are the phrases, in lower case, with which endpoints report that an account has used up its quota or

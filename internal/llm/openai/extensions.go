@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -28,10 +29,10 @@ type rawMember struct {
 }
 
 // extensionValue is a JSON value that may arrive in several pieces. A value that arrived in one piece keeps its bytes.
-// A value is parsed only if it is continued.
+// A value is parsed only if it is continued. The zero value is an empty object.
 type extensionValue struct {
 	raw  []byte // the JSON of a value that arrived in one piece; nil after parseLevel
-	kind byte   // the first byte of the JSON, which determines the type
+	kind byte   // the first byte of the JSON, which determines the type; 0 means an object
 
 	// The value after parseLevel, depending on kind.
 	text     []byte            // text of a string, without quotes and escapes
@@ -52,17 +53,18 @@ var pieceNames = map[string]bool{"reasoning_content": true, "reasoning": true, "
 // addPiece adds another piece, the JSON raw, to the value of the member name. It appends to strings and arrays, and
 // merges objects. A piece of a different type, or any number or boolean, replaces the value. addPiece ignores null.
 func (v *extensionValue) addPiece(name string, raw []byte) {
-	if raw[0] == 'n' {
+	kind := raw[0]
+	if kind == 'n' { // null
 		return
 	}
-	canGrow := v.kind == '"' || v.kind == '{' || v.kind == '['
-	if raw[0] != v.kind || !canGrow {
+	canGrow := kind == '"' || kind == '{' || kind == '['
+	if kind != v.kind || !canGrow {
 		*v = *newExtensionValue(raw)
 		return
 	}
 	v.parseLevel()
 	piece := jsonScanner{data: raw}
-	switch v.kind {
+	switch kind {
 	case '"':
 		text := piece.readString("")
 		if pieceNames[name] || text != string(v.text) {
@@ -104,11 +106,9 @@ func (v *extensionValue) parseLevel() {
 
 // addMember adds a piece, the JSON raw, to the member name of an object. parseLevel must have parsed the object.
 func (v *extensionValue) addMember(name string, raw []byte) {
-	for i, known := range v.names {
-		if known == name {
-			v.elements[i].addPiece(name, raw)
-			return
-		}
+	if i := slices.Index(v.names, name); i >= 0 {
+		v.elements[i].addPiece(name, raw)
+		return
 	}
 	v.names, v.elements = append(v.names, name), append(v.elements, newExtensionValue(raw))
 }
@@ -189,47 +189,42 @@ func (v *extensionValue) appendJSON(buf []byte) []byte {
 	if v.raw != nil {
 		return append(buf, v.raw...)
 	}
-	switch v.kind {
-	case '"':
+	if v.kind == '"' {
 		return appendQuoted(buf, string(v.text))
-	case '[':
-		buf = append(buf, '[')
-		for i, e := range v.elements {
-			if i > 0 {
-				buf = append(buf, ',')
-			}
-			buf = e.appendJSON(buf)
-		}
-		return append(buf, ']')
 	}
-	buf = append(buf, '{')
-	for i, e := range v.elements {
+	opening, closing := byte('{'), byte('}')
+	if v.kind == '[' {
+		opening, closing = '[', ']'
+	}
+	buf = append(buf, opening)
+	for i, element := range v.elements {
 		if i > 0 {
 			buf = append(buf, ',')
 		}
-		buf = e.appendJSON(append(appendQuoted(buf, v.names[i]), ':'))
+		if opening == '{' {
+			buf = append(appendQuoted(buf, v.names[i]), ':')
+		}
+		buf = element.appendJSON(buf)
 	}
-	return append(buf, '}')
+	return append(buf, closing)
 }
 
-// extensionSet holds the members of one message or call that this package does not interpret. The zero value is empty.
-type extensionSet struct{ object extensionValue }
-
-// addMembers adds the members of one chunk. It ignores members that are null.
-func (x *extensionSet) addMembers(members []rawMember) {
+// addMembers adds the members of one chunk to an object. It ignores members that are null.
+func (v *extensionValue) addMembers(members []rawMember) {
 	for _, m := range members {
-		if m.value[0] != 'n' {
-			x.object.addMember(m.name, m.value)
+		if m.value[0] != 'n' { // null
+			v.addMember(m.name, m.value)
 		}
 	}
 }
 
-// encodeMembers returns the members as a JSON object, or nil if the set is empty.
-func (x *extensionSet) encodeMembers() json.RawMessage {
-	if len(x.object.names) == 0 {
+// encodeMembers returns the JSON of an object to which addMembers and addText have added all members. It returns nil if
+// the object is empty.
+func (v *extensionValue) encodeMembers() json.RawMessage {
+	if len(v.names) == 0 {
 		return nil
 	}
-	return (&extensionValue{kind: '{', names: x.object.names, elements: x.object.elements}).appendJSON(nil)
+	return v.appendJSON(nil)
 }
 
 // endpointID returns the id of an endpoint for llm.Extensions, which are stored with a run. It is a hash of the base

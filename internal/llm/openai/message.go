@@ -71,8 +71,8 @@ func isEmptyAnswer(message llm.Message) bool {
 	return message.Role == llm.Assistant && strings.TrimSpace(message.Text) == "" && len(message.Calls) == 0 && !hasParts
 }
 
-// withoutImages returns a copy of messages in which each image is replaced with a line after the message's text. The
-// line has the image's label and, if they are known, its type and size.
+// withoutImages returns a copy of messages in which each image is replaced with its describeImage, on a new line after
+// the message's text.
 func withoutImages(messages []llm.Message) []llm.Message {
 	out := slices.Clone(messages)
 	for i := range out {
@@ -86,17 +86,22 @@ func withoutImages(messages []llm.Message) []llm.Message {
 				kept = append(kept, media)
 				continue
 			}
-			what := "An image"
-			if media.MIME != "" {
-				size := base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(media.Data, "=")))
-				what += fmt.Sprintf(" (%s, %d bytes)", media.MIME, size)
-			}
-			line := strings.TrimSpace(fmt.Sprintf("%s [%s was here, which this model cannot take.]", media.Label, what))
-			message.Text = strings.TrimSpace(message.Text + "\n" + line)
+			message.Text = strings.TrimSpace(message.Text + "\n" + describeImage(media))
 		}
 		message.Media = kept
 	}
 	return out
+}
+
+// describeImage returns the text that a model gets in place of an image that it does not take: the image's label and,
+// if they are known, its type and size.
+func describeImage(image llm.Media) string {
+	description := "An image"
+	if image.MIME != "" {
+		size := base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(image.Data, "=")))
+		description += fmt.Sprintf(" (%s, %d bytes)", image.MIME, size)
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s [%s was here, which this model cannot take.]", image.Label, description))
 }
 
 // isImage reports whether media is an image, either as content or as a URL. Media with a URL are always images, and
@@ -144,19 +149,23 @@ func dataURL(media llm.Media) string { return "data:" + media.MIME + ";base64," 
 
 // encodedSize estimates the size of w as JSON, in bytes. It does not count the parts of a user message.
 func (w *wireMessage) encodedSize() int {
-	n := 96 + len(w.ToolCallID) + len(w.Extensions)
-	if text, ok := w.Content.(string); ok {
-		n += len(text) + len(text)/16
-	} else if parts, ok := w.Content.(json.RawMessage); ok {
-		n += len(parts)
+	const names = 96 // the names of members, brackets and quotes of a message or a call
+	size := names + len(w.ToolCallID) + len(w.Extensions)
+	switch content := w.Content.(type) {
+	case string:
+		size += len(content) + len(content)/16 // a few escapes
+	case json.RawMessage:
+		size += len(content)
 	}
 	for _, c := range w.ToolCalls {
-		n += len(c.ID) + len(c.Function.Name) + len(c.Function.Arguments)*5/4 + len(c.Extensions) + 96
+		arguments := len(c.Arguments) * 5 / 4 // JSON within a string has many escaped quotes
+		size += names + len(c.ID) + len(c.Name) + arguments + len(c.Extensions)
 	}
-	return n
+	return size
 }
 
-// appendJSON appends the JSON of w to buf and returns the extended slice.
+// appendJSON appends the JSON of w to buf and returns the extended slice. It returns an error if the parts of w.Content
+// cannot be encoded.
 func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
 	buf = appendQuoted(append(buf, `{"role":`...), string(w.Role))
 	buf = append(buf, `,"content":`...)
@@ -176,26 +185,30 @@ func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
 		buf = append(buf, raw...)
 	}
 
-	for i, c := range w.ToolCalls {
-		if i == 0 {
-			buf = append(buf, `,"tool_calls":[`...)
-		} else {
-			buf = append(buf, ',')
-		}
-		buf = appendQuoted(append(buf, `{"id":`...), c.ID)
-		buf = appendQuoted(append(buf, `,"type":`...), c.Type)
-		buf = appendQuoted(append(buf, `,"function":{"name":`...), c.Function.Name)
-		buf = append(appendQuoted(append(buf, `,"arguments":`...), c.Function.Arguments), '}')
-		buf = append(appendMembers(buf, c.Extensions), '}')
-	}
-
-	if len(w.ToolCalls) > 0 {
-		buf = append(buf, ']')
-	}
+	buf = appendCalls(buf, w.ToolCalls)
 	if w.ToolCallID != "" {
 		buf = appendQuoted(append(buf, `,"tool_call_id":`...), w.ToolCallID)
 	}
 	return append(appendMembers(buf, w.Extensions), '}'), nil
+}
+
+// appendCalls appends the member tool_calls to buf, which must end inside a JSON object that already has members. It
+// appends nothing if calls is empty.
+func appendCalls(buf []byte, calls []wireCall) []byte {
+	if len(calls) == 0 {
+		return buf
+	}
+	buf = append(buf, `,"tool_calls":[`...)
+	for i, c := range calls {
+		if i > 0 {
+			buf = append(buf, ',')
+		}
+		buf = appendQuoted(append(buf, `{"id":`...), c.ID)
+		buf = appendQuoted(append(buf, `,"type":"function","function":{"name":`...), c.Name)
+		buf = appendQuoted(append(buf, `,"arguments":`...), c.Arguments)
+		buf = append(appendMembers(append(buf, '}'), c.Extensions), '}')
+	}
+	return append(buf, ']')
 }
 
 // appendMembers appends the members of object to buf, which must end inside a JSON object that already has members. It
@@ -228,18 +241,12 @@ type wireMessage struct {
 	Extensions json.RawMessage // an object with additional members of the message; nil for none
 }
 
-// wireCall and wireFunction are a call in an assistant message.
+// wireCall is a call in an assistant message.
 type wireCall struct {
-	ID       string
-	Type     string
-	Function wireFunction
-
+	ID         string
+	Name       string
+	Arguments  string          // JSON, which is sent within a JSON string
 	Extensions json.RawMessage // an object with additional members of the call; nil for none
-}
-
-type wireFunction struct {
-	Name      string
-	Arguments string // JSON, which is sent within a JSON string
 }
 
 // newWireMessage converts a message to its form in a request to the endpoint with the id endpoint. It omits extensions
@@ -261,18 +268,19 @@ func newWireMessage(message llm.Message, endpoint string) wireMessage {
 		}
 		wire.ToolCalls = make([]wireCall, len(message.Calls))
 		for i, c := range message.Calls {
-			wire.ToolCalls[i] = wireCall{ID: c.ID, Type: "function",
-				Function: wireFunction{Name: cleanToolName(c.Name), Arguments: cleanArguments(c.Arguments)}}
+			wire.ToolCalls[i] = wireCall{ID: c.ID, Name: cleanToolName(c.Name), Arguments: cleanArguments(c.Arguments)}
 		}
 	}
-	if x := message.Extensions; x != nil && message.Role == llm.Assistant && x.Endpoint == endpoint {
-		wire.Extensions = x.Message
-		if x.Content != nil {
-			wire.Content = x.Content
-		}
-		for i := range min(len(x.Calls), len(wire.ToolCalls)) {
-			wire.ToolCalls[i].Extensions = x.Calls[i]
-		}
+	extensions := message.Extensions
+	if extensions == nil || message.Role != llm.Assistant || extensions.Endpoint != endpoint {
+		return wire
+	}
+	wire.Extensions = extensions.Message
+	if extensions.Content != nil {
+		wire.Content = extensions.Content
+	}
+	for i := range min(len(extensions.Calls), len(wire.ToolCalls)) {
+		wire.ToolCalls[i].Extensions = extensions.Calls[i]
 	}
 	return wire
 }

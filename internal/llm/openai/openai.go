@@ -35,6 +35,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"answerd/internal/help"
@@ -98,11 +99,11 @@ type Model struct {
 	log              *slog.Logger
 	telemetry        *instruments
 	tools            toolCache
-	endpoint         string                 // identifies the endpoint in llm.Extensions
-	key              func() string          // returns the API key for the next request; "" for none
-	options          []option.RequestOption // for every request: query and headers
-	secrets          []string               // values of headers and URLs, which are removed from logged messages
-	dialect          dialectStore           // what the endpoint refuses for all models
+	endpoint         string                  // identifies the endpoint in llm.Extensions
+	key              func() string           // returns the API key for the next request; "" for none
+	options          []option.RequestOption  // for every request: query and headers
+	secrets          []string                // values of headers and URLs, which are removed from logged messages
+	dialect          atomic.Pointer[dialect] // what the endpoint refuses for all models; nil if nothing yet
 	// The models for which the endpoint refuses images, a response_format, or strict tools.
 	images, formats, strictTools modelRefusals
 	showErrors                   bool
@@ -176,12 +177,12 @@ func requestOptions(cfg Config, baseQuery url.Values) []option.RequestOption {
 
 // splitQuery separates the query from a base URL, because openai-go would drop it. It returns an invalid URL unchanged,
 // with a nil query.
-func splitQuery(base string) (string, url.Values) {
+func splitQuery(base string) (withoutQuery string, query url.Values) {
 	u, err := url.Parse(base)
 	if err != nil || u.RawQuery == "" {
 		return base, nil
 	}
-	query := u.Query()
+	query = u.Query()
 	u.RawQuery = ""
 	return u.String(), query
 }
@@ -238,51 +239,60 @@ func (m *Model) Stream(ctx context.Context, request llm.Request) iter.Seq2[llm.P
 // count as a retry, because the endpoint works, and the first question after each start would otherwise use up the
 // retries. The loop ends, because withoutRefused only sets fields of the dialect and never clears one.
 func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emit emitter) error {
-	dialect := m.dialect.Load()
-	dialect.noImages, dialect.noFormat = m.images.wasRefused(request.Model), m.formats.wasRefused(request.Model)
-	dialect.noStrict = m.strictTools.wasRefused(request.Model)
+	dialect := m.knownDialect(request.Model)
 	body, err := m.encodeWithDialect(request, dialect)
 	if err != nil {
 		return err
 	}
-
-	// All reasons for a retry share one budget. makeAttempt returns a retryableError only while no part of the answer
-	// was emitted.
-	retries := 0
+	retries := 0 // all reasons for a retry share one budget
 	for {
 		key := m.key() // once per attempt, because an error must be redacted with the key that was sent
-		err := m.makeAttempt(ctx, key, body, emit)
-		if failed, ok := errors.AsType[*llm.Error](err); ok {
-			m.reportError(ctx, request.Model, failed, slices.Concat(m.secrets, []string{key}))
+		err = m.makeAttempt(ctx, key, body, emit)
+		if modelErr, ok := errors.AsType[*llm.Error](err); ok {
+			m.reportError(ctx, request.Model, modelErr, slices.Concat(m.secrets, []string{key}))
 		}
-		var retryable *retryableError
-		if !errors.As(err, &retryable) {
-			return err
+		failure, ok := errors.AsType[*retryableError](err)
+		if !ok {
+			return err // or nil after a complete answer
 		}
-		adapted := dialect.withoutRefused(retryable, body, len(request.OutputSchema) > 0)
-		if adapted == dialect {
-			if err := m.waitForRetry(ctx, request.Model, retries, retryable); err != nil {
+
+		adapted := dialect.withoutRefused(failure, body, len(request.OutputSchema) > 0)
+		if adapted == dialect { // nothing to adapt, so send the same request again
+			if err = m.waitForRetry(ctx, request.Model, retries, failure); err != nil {
 				return err
 			}
 			retries++
 			continue
 		}
 		m.rememberDialect(ctx, request.Model, adapted)
-		dialect = adapted
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		dialect = adapted
 		if body, err = m.encodeWithDialect(request, dialect); err != nil {
 			return err
 		}
 	}
 }
 
-// rememberDialect stores the refusals in d for later requests. Some apply to the whole endpoint, and some only to the
+// knownDialect returns the dialect for a new request to model, without everything that the endpoint has refused before.
+func (m *Model) knownDialect(model string) dialect {
+	var d dialect
+	if known := m.dialect.Load(); known != nil {
+		d = *known
+	}
+	d.noImages = m.images.wasRefused(model)
+	d.noFormat = m.formats.wasRefused(model)
+	d.noStrict = m.strictTools.wasRefused(model)
+	return d
+}
+
+// rememberDialect stores the refusals in d for later requests. If two streams do that at the same time, one of two
+// refusals by the whole endpoint may be lost. The next request then meets it again. Some apply to the whole endpoint, and some only to the
 // model, for refusalLifetime. A refusal of a single schema or tool is not stored. rememberDialect logs a warning when a
 // model is found not to accept images or response_format.
 func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
-	m.dialect.Store(d.endpointPart())
+	m.dialect.Store(&dialect{oldMaxTokens: d.oldMaxTokens, noStreamOptions: d.noStreamOptions})
 	if d.noImages && !m.images.wasRefused(model) {
 		m.images.add(model)
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no images, so it gets a line of text in place of each",
@@ -307,18 +317,23 @@ func (m *Model) encodeWithDialect(request *llm.Request, d dialect) ([]byte, erro
 	return body, nil
 }
 
-// waitForRetry logs the failure and waits until the next attempt may start. try is the number of retries so far. If
+// waitForRetry logs the failure and waits until the next attempt may start. retries is the number of retries so far. If
 // another attempt is useless or not allowed, it returns failure's *llm.Error at once. It returns ctx's error if ctx
 // ends.
-func (m *Model) waitForRetry(ctx context.Context, model string, try int, failure *retryableError) error {
-	delay, ok := retryDelay(try, failure.retryAfter, time.Now())
-	if !failure.retry || !ok || try >= m.retries {
+func (m *Model) waitForRetry(ctx context.Context, model string, retries int, failure *retryableError) error {
+	delay, isAcceptable := retryDelay(retries, failure.retryAfter, time.Now())
+	if !failure.err.Retryable || !isAcceptable || retries >= m.retries {
 		return failure.err
 	}
 	m.log.LogAttrs(ctx, slog.LevelWarn, "model call failed, trying again",
-		slog.String("model", model), slog.Int("status", failure.err.Status), slog.Int("try", try+1),
+		slog.String("model", model), slog.Int("status", failure.err.Status), slog.Int("try", retries+1),
 		slog.Duration("delay", delay), help.Model.Attr())
-	return sleepContext(ctx, delay)
+	select {
+	case <-time.After(delay):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // reportError redacts the endpoint's message in modelErr and logs it. With Config.ShowErrors, it also appends the

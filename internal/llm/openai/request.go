@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -117,16 +118,19 @@ func newRequestHead(request *llm.Request, d dialect) wireRequest {
 	return head
 }
 
-// joinRequest returns the JSON of a request: the JSON object encodedHead with the members messages and tools added.
-// tools is a JSON array, or nil to leave it out. The buffer is allocated once with an estimated size, because a
-// conversation can have megabytes. Before it encodes a large request, joinRequest waits in compute.Begin.
+// joinRequest returns the JSON of a request: the JSON object encodedHead, which must have members, with the members
+// messages and tools added. tools is a JSON array, or nil to leave it out. The buffer is allocated once with an
+// estimated size, because a conversation can have megabytes. Before joinRequest encodes a large request, it waits until
+// compute.Begin allows that.
 func joinRequest(encodedHead []byte, messages []wireMessage, tools []byte) ([]byte, error) {
-	size := len(encodedHead) + len(tools) + 64
+	const namesAndBrackets = 64 // at least the size of the text that is added around messages and tools
+	size := len(encodedHead) + len(tools) + namesAndBrackets
 	for i := range messages {
 		size += messages[i].encodedSize()
 	}
-	defer compute.Begin(size)()
-	buf := append(make([]byte, 0, size), encodedHead[:len(encodedHead)-len("}")]...)
+	endCompute := compute.Begin(size)
+	defer endCompute()
+	buf := append(make([]byte, 0, size), bytes.TrimSuffix(encodedHead, []byte("}"))...)
 	buf = append(buf, `,"messages":[`...)
 	for i := range messages {
 		if i > 0 {

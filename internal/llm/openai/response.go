@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 
 	"answerd/internal/llm"
 	"answerd/internal/sse"
@@ -17,11 +18,10 @@ import (
 // Otherwise readResponse returns an error. It returns nil after a complete answer.
 func (m *Model) readResponse(answer *assembler, idle *idleTimer, res *http.Response) error {
 	var first [512]byte
-	n, err := readFirstText(res.Body, first[:])
-	if n == 0 {
+	head, err := readFirstText(res.Body, first[:])
+	if err != nil {
 		return readError(answer, err)
 	}
-	head := first[:n]
 	rest := io.MultiReader(bytes.NewReader(head), res.Body)
 	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	switch {
@@ -36,16 +36,16 @@ func (m *Model) readResponse(answer *assembler, idle *idleTimer, res *http.Respo
 	}
 }
 
-// readFirstText reads from body until something other than white space arrives. It stores what arrived, without leading
-// white space, at the beginning of buf, and returns the number of bytes. It returns 0 only together with an error.
-func readFirstText(body io.Reader, buf []byte) (int, error) {
+// readFirstText reads from body until something other than white space arrives, and returns that without the white
+// space before it. The result is a part of buf, and not empty if the error is nil.
+func readFirstText(body io.Reader, buf []byte) ([]byte, error) {
 	for {
 		n, err := body.Read(buf)
 		if text := bytes.TrimLeft(buf[:n], " \t\r\n"); len(text) > 0 {
-			return copy(buf, text), nil
+			return text, nil // an error that came with it is returned again by the next Read
 		}
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
 }
@@ -54,12 +54,8 @@ func readFirstText(body io.Reader, buf []byte) (int, error) {
 // not reliable.
 func looksLikeEvents(head []byte) bool {
 	head = bytes.TrimPrefix(head, []byte("\ufeff"))
-	for _, field := range []string{":", "data:", "event:", "id:", "retry:"} {
-		if bytes.HasPrefix(head, []byte(field)) {
-			return true
-		}
-	}
-	return false
+	fields := []string{":", "data:", "event:", "id:", "retry:"}
+	return slices.ContainsFunc(fields, func(field string) bool { return bytes.HasPrefix(head, []byte(field)) })
 }
 
 // readCompletion reads a completion that is not streamed, of at most maxAnswer bytes, and emits its parts.
@@ -71,10 +67,10 @@ func (m *Model) readCompletion(answer *assembler, r io.Reader) error {
 	if len(body) > maxAnswer {
 		return newError(llm.ModelError, publicTooLarge, errors.New("the completion exceeds 16 MiB"))
 	}
-	if err := answer.decodeChunk(body, false); err != nil {
+	if err := answer.decodeChunk(body); err != nil {
 		return err
 	}
-	return answer.finishAnswer(errNoMoreData)
+	return answer.finishAnswer()
 }
 
 // readStream reads a completion that arrives in chunks, and emits its parts. It returns nil if the answer is complete
@@ -88,7 +84,7 @@ func (m *Model) readStream(answer *assembler, idle *idleTimer, body io.Reader) e
 		}
 		data := bytes.TrimSpace(frame.Data)
 		if bytes.Equal(data, doneMarker) {
-			if err := answer.finishAnswer(errNoMoreData); err != nil {
+			if err := answer.finishAnswer(); err != nil {
 				return err
 			}
 			drainStream(frames, idle)
@@ -97,8 +93,11 @@ func (m *Model) readStream(answer *assembler, idle *idleTimer, body io.Reader) e
 		if len(data) == 0 {
 			continue
 		}
-		if err := answer.decodeChunk(data, frame.Event == "error"); err != nil {
-			return truncatedChunkError(frames, answer, err)
+		if frame.Event == "error" {
+			return answer.decodeErrorEvent(data)
+		}
+		if err := answer.decodeChunk(data); err != nil {
+			return chunkError(frames, answer, err)
 		}
 		if answer.hasFinished() {
 			idle.shortenIdle(afterFinish)
@@ -107,31 +106,31 @@ func (m *Model) readStream(answer *assembler, idle *idleTimer, body io.Reader) e
 }
 
 // drainStream reads the rest of the reply after [DONE], so that the connection can be reused. It gives up if no byte
-// arrives for afterDone, or after 8 events.
+// arrives for afterDone, or after maxDrained events.
 func drainStream(frames *sse.Reader, idle *idleTimer) {
 	idle.shortenIdle(afterDone)
-	for range 8 {
+	for range maxDrained {
 		if _, err := frames.Next(); err != nil {
 			return
 		}
 	}
 }
 
-// truncatedChunkError returns the error for a chunk that could not be decoded because of err. If the chunk was cut off,
-// the connection counts as broken. If the chunk is malformed, truncatedChunkError returns err. To tell the two apart,
-// it reads the next event, because only the last chunk of a stream can be cut off.
-func truncatedChunkError(frames *sse.Reader, answer *assembler, err error) error {
+// chunkError returns the error for a chunk that could not be decoded because of err. If the chunk was cut off, the
+// connection counts as broken. If the chunk is malformed, chunkError returns err. To tell the two apart, it reads the
+// next event, because only the last chunk of a stream can be cut off.
+func chunkError(frames *sse.Reader, answer *assembler, err error) error {
 	if !errors.Is(err, errCut) {
 		return err
 	}
-	_, next := frames.Next()
-	switch next {
-	case nil:
+	_, readErr := frames.Next()
+	if readErr == nil {
 		return err
-	case io.EOF:
-		next = io.ErrUnexpectedEOF
 	}
-	return readError(answer, next)
+	if readErr == io.EOF {
+		readErr = io.ErrUnexpectedEOF // the end came too early, so readError must not finish the answer
+	}
+	return readError(answer, readErr)
 }
 
 // readError returns the result for an answer after reading its reply failed with err. If err is io.EOF, it finishes the
@@ -139,7 +138,7 @@ func truncatedChunkError(frames *sse.Reader, answer *assembler, err error) error
 func readError(answer *assembler, err error) error {
 	switch {
 	case err == io.EOF:
-		return answer.finishAnswer(errNoMoreData)
+		return answer.finishAnswer()
 	case errors.Is(err, sse.ErrTooLarge) || errors.Is(err, errStreamTooLarge):
 		return newError(llm.ModelError, publicTooLarge, err)
 	}

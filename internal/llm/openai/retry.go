@@ -1,7 +1,7 @@
 package openai
 
 import (
-	"context"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -18,9 +18,9 @@ const (
 )
 
 // retryDelay returns how long to wait before retry number try, counted from 0. retryAfter is the reply's Retry-After
-// header. If it is empty or malformed, the delay is backoffDelay(try). retry is false if the endpoint asks for more
-// than maxRetryDelay, because a person is waiting for the answer.
-func retryDelay(try int, retryAfter string, now time.Time) (delay time.Duration, retry bool) {
+// header. If it is empty or malformed, the delay is backoffDelay(try). isAcceptable is false if the endpoint asks for
+// more than maxRetryDelay, because a person is waiting for the answer.
+func retryDelay(try int, retryAfter string, now time.Time) (delay time.Duration, isAcceptable bool) {
 	if delay, ok := parseRetryAfter(retryAfter, now); ok {
 		return delay, delay <= maxRetryDelay
 	}
@@ -30,10 +30,8 @@ func retryDelay(try int, retryAfter string, now time.Time) (delay time.Duration,
 // backoffDelay returns a random time between 0 and a limit. The limit is 200 ms for try 0 and doubles with each try, up
 // to 5 s. The range starts at 0 ("full jitter"), so that callers that failed together do not retry together.
 func backoffDelay(try int) time.Duration {
-	ceiling := backoffMax
-	if try < 5 { // 200 ms doubled five times is more than 5 s
-		ceiling = min(backoffBase<<try, backoffMax)
-	}
+	doublings := min(try, 5) // 200 ms doubled five times is more than 5 s
+	ceiling := min(backoffBase<<doublings, backoffMax)
 	return rand.N(ceiling + 1)
 }
 
@@ -42,33 +40,15 @@ func backoffDelay(try int) time.Duration {
 // delay above maxParsedRetryAfter it returns maxParsedRetryAfter. ok is false if value is empty, negative or malformed.
 func parseRetryAfter(value string, now time.Time) (delay time.Duration, ok bool) {
 	value = strings.TrimSpace(value)
-	if value == "" {
-		return 0, false
-	}
 	if seconds, err := strconv.ParseFloat(value, 64); err == nil {
-		switch {
-		case seconds >= 0 && seconds <= maxParsedRetryAfter.Seconds():
-			return time.Duration(seconds * float64(time.Second)), true
-		case seconds > maxParsedRetryAfter.Seconds():
-			return maxParsedRetryAfter, true // converting the number could overflow
-		default:
+		if seconds < 0 || math.IsNaN(seconds) {
 			return 0, false
 		}
+		seconds = min(seconds, maxParsedRetryAfter.Seconds()) // a larger number could overflow
+		return time.Duration(seconds * float64(time.Second)), true
 	}
 	if date, err := http.ParseTime(value); err == nil {
 		return min(max(date.Sub(now), 0), maxParsedRetryAfter), true
 	}
 	return 0, false
-}
-
-// sleepContext waits for d and returns nil, or returns ctx's error as soon as ctx ends.
-func sleepContext(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

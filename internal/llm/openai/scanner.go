@@ -35,8 +35,8 @@ const maxDepth = 10000
 var errCut = errors.New("unexpected end of JSON")
 
 // failSyntax records a syntax error at pos, or errCut at the end of the data, and empties data, which ends the reading.
-// Only the first error is recorded. failSyntax always returns false, so that its callers can return its result.
-func (s *jsonScanner) failSyntax() bool {
+// Only the first error is recorded.
+func (s *jsonScanner) failSyntax() {
 	if s.syntaxErr == nil {
 		s.syntaxErr = errCut
 		if s.pos < len(s.data) {
@@ -44,7 +44,6 @@ func (s *jsonScanner) failSyntax() bool {
 		}
 		s.data, s.pos = nil, 0
 	}
-	return false
 }
 
 // skipMismatch skips a value that does not have the type expected for member, and records a typeErr. It records no
@@ -78,46 +77,50 @@ func (s *jsonScanner) skipSpace() byte {
 	return 0
 }
 
-// enter reads the opening bracket of an object or array, and reports whether an element follows. It reads an empty
-// object or array to its end. It skips a value of another type with skipMismatch, and member is the name in the error.
+// enter reads the opening bracket of an object or array, and reports whether an element follows. If the object or array
+// is empty, enter also reads the closing bracket. It skips a value of another type with skipMismatch, which names member
+// in its error. member may be "" if the caller knows the type.
 //
 //	for more := s.enter('{', "usage"); more; more = s.hasNext('}') {
 //		switch string(s.readName()) {
-func (s *jsonScanner) enter(bracket byte, member string) bool {
-	if s.peekKind() != bracket {
+func (s *jsonScanner) enter(opening byte, member string) bool {
+	if s.peekKind() != opening {
 		s.skipMismatch(member)
 		return false
 	}
 	s.depth++
 	if s.depth > maxDepth {
-		return s.failSyntax()
+		s.failSyntax()
+		return false
 	}
 	s.pos++
-	if s.peekKind() == bracket+2 { // in ASCII, a closing bracket comes two after its opening bracket
-		return s.leaveValue()
+	closing := opening + 2 // in ASCII, both ']' and '}' come two after their opening bracket
+	if s.peekKind() == closing {
+		s.leave()
+		return false
 	}
 	return true
 }
 
-// hasNext reads the comma before the next element of an object or array, and returns true. If the closing bracket is
-// next, it reads that bracket and returns false. bracket is the closing bracket that the caller expects.
-func (s *jsonScanner) hasNext(bracket byte) bool {
+// hasNext reads the comma before the next element of an object or array, and returns true. If closing is next, the
+// closing bracket that the caller expects, hasNext reads that and returns false. Anything else is a syntax error.
+func (s *jsonScanner) hasNext(closing byte) bool {
 	switch s.peekKind() {
 	case ',':
 		s.pos++
 		return true
-	case bracket:
-		return s.leaveValue()
+	case closing:
+		s.leave()
+	default:
+		s.failSyntax()
 	}
-	return s.failSyntax()
+	return false
 }
 
-// leaveValue reads the closing bracket of an object or array. It always returns false, as a result for enter and
-// hasNext.
-func (s *jsonScanner) leaveValue() bool {
+// leave reads the closing bracket of an object or array.
+func (s *jsonScanner) leave() {
 	s.pos++
 	s.depth--
-	return false
 }
 
 // readName reads a member's name and the colon after it. It returns the name without quotes and escapes, or nil after a
@@ -218,8 +221,9 @@ func (s *jsonScanner) skipValue() {
 
 // skipLiteral skips word. If something else is next, it records a syntax error.
 func (s *jsonScanner) skipLiteral(word string) {
-	n := min(len(word), len(s.data)-s.pos)
-	if string(s.data[s.pos:s.pos+n]) != word[:n] {
+	rest := s.data[s.pos:]
+	n := min(len(word), len(rest))
+	if string(rest[:n]) != word[:n] {
 		s.failSyntax()
 		return
 	}
@@ -278,11 +282,13 @@ func (s *jsonScanner) scanString() []byte {
 	}
 	data, start := s.data, s.pos
 	s.escaped = false
-	for i := start + 1; ; i++ {
-		for i < len(data) && !special[data[i]] {
-			i++
+	s.pos++
+	for {
+		next := s.pos // a local variable, which is faster in this loop
+		for next < len(data) && !special[data[next]] {
+			next++
 		}
-		s.pos = i
+		s.pos = next
 		if s.nextIs('"') {
 			s.pos++
 			return data[start:s.pos]
@@ -292,7 +298,6 @@ func (s *jsonScanner) scanString() []byte {
 			return noText
 		}
 		s.escaped = true
-		i = s.pos // the last byte of the escape
 	}
 }
 
@@ -305,19 +310,27 @@ var special = func() (t [256]bool) {
 	return t
 }()
 
-// skipEscape sets pos from the backslash of an escape to the escape's last byte. If the escape is invalid, it returns
-// false and leaves pos at the wrong byte. An escape that is cut off by the end of the input counts as valid, so that
-// scanString reports errCut.
+// skipEscape skips an escape, whose backslash is at pos. If the escape is invalid, it returns false and leaves pos at the
+// wrong byte. An escape that is cut off by the end of the input counts as valid, so that scanString reports errCut.
 func (s *jsonScanner) skipEscape() bool {
 	s.pos++
 	if !s.nextIs('u') {
-		return s.pos >= len(s.data) || strings.IndexByte(`"\/bfnrt`, s.data[s.pos]) >= 0
+		return s.skipOneOf(`"\/bfnrt`)
 	}
-	for range 4 { // hexadecimal digits
-		s.pos++
-		if s.pos < len(s.data) && strings.IndexByte("0123456789abcdefABCDEF", s.data[s.pos]) < 0 {
+	s.pos++
+	for range 4 {
+		if !s.skipOneOf("0123456789abcdefABCDEF") {
 			return false
 		}
 	}
+	return true
+}
+
+// skipOneOf skips the next byte if it is in set. At the end of the input it moves pos beyond the end and returns true.
+func (s *jsonScanner) skipOneOf(set string) bool {
+	if s.pos < len(s.data) && strings.IndexByte(set, s.data[s.pos]) < 0 {
+		return false
+	}
+	s.pos++
 	return true
 }

@@ -50,7 +50,7 @@ const maxDescribedBytes = 4 << 10
 // a sentence to the description.
 func (root orderedObject) mergeAlternatives() orderedObject {
 	if target, ok := root.resolveRef(root.member("$ref")); ok {
-		root = root.withoutMember("$ref").mergeProperties([]orderedObject{target}, true)
+		root = root.withoutMember("$ref").mergeProperties([]orderedObject{target}, "allOf")
 	}
 	for _, keyword := range topLevelKeywords {
 		raw := root.member(keyword.name)
@@ -60,7 +60,7 @@ func (root orderedObject) mergeAlternatives() orderedObject {
 		root = root.withoutMember(keyword.name)
 		var list []json.RawMessage
 		if json.Unmarshal(raw, &list) == nil && keyword.name != "enum" && keyword.name != "const" {
-			root = root.mergeProperties(root.decodeParts(list), keyword.name == "allOf")
+			root = root.mergeProperties(root.decodeParts(list), keyword.name)
 		}
 		values := string(raw)
 		if len(values) > maxDescribedBytes {
@@ -94,20 +94,19 @@ func (root orderedObject) resolveRef(ref json.RawMessage) (target orderedObject,
 	if json.Unmarshal(ref, &pointer) != nil || !strings.HasPrefix(pointer, "#/") {
 		return nil, false
 	}
-	at := root
-	for _, name := range strings.Split(pointer[2:], "/") {
-		next, ok := decodeObject(at.member(strings.NewReplacer("~1", "/", "~0", "~").Replace(name)))
-		if !ok {
+	target = root
+	unescape := strings.NewReplacer("~1", "/", "~0", "~") // RFC 6901, section 4
+	for _, name := range strings.Split(pointer[len("#/"):], "/") {
+		if target, ok = decodeObject(target.member(unescape.Replace(name))); !ok {
 			return nil, false
 		}
-		at = next
 	}
-	return at, true
+	return target, true
 }
 
-// mergeProperties returns root with the properties of all parts added. It also adds the names that every part requires.
-// If anyPart is true, it adds the names that at least one part requires. This is for allOf, whose parts all apply.
-func (root orderedObject) mergeProperties(parts []orderedObject, anyPart bool) orderedObject {
+// mergeProperties returns root with the properties of all parts added, and with the names that requiredByParts returns.
+// keyword is the keyword whose value the parts are, such as anyOf.
+func (root orderedObject) mergeProperties(parts []orderedObject, keyword string) orderedObject {
 	properties, _ := decodeObject(root.member("properties"))
 	for _, part := range parts {
 		added, _ := decodeObject(part.member("properties"))
@@ -119,7 +118,7 @@ func (root orderedObject) mergeProperties(parts []orderedObject, anyPart bool) o
 		root = root.withMember("properties", properties.encodeJSON())
 	}
 	required := root.requiredNames()
-	for _, name := range requiredByParts(parts, anyPart) {
+	for _, name := range requiredByParts(parts, keyword) {
 		if !slices.Contains(required, name) {
 			required = append(required, name)
 		}
@@ -144,8 +143,8 @@ func (properties orderedObject) withAlternative(name string, value json.RawMessa
 	case bytes.Equal(present, value):
 		return properties
 	}
-	either := orderedObject{{"anyOf", encodeArray(present, value)}}
-	return properties.withMember(name, either.encodeJSON())
+	eitherSchema := orderedObject{{"anyOf", encodeArray(present, value)}}
+	return properties.withMember(name, eitherSchema.encodeJSON())
 }
 
 // requiredNames returns the names that a schema requires, or nil if the schema has no valid list of them.
@@ -154,9 +153,10 @@ func (root orderedObject) requiredNames() (names []string) {
 	return names
 }
 
-// requiredByParts returns the names that all parts require, in the order in which they first appear. If anyPart is
-// true, it returns the names that at least one part requires.
-func requiredByParts(parts []orderedObject, anyPart bool) (required []string) {
+// requiredByParts returns the names that a value must have because of parts, in the order in which they first appear.
+// For the keyword allOf, whose parts all apply, these are the names that at least one part requires. For any other
+// keyword, these are the names that all parts require.
+func requiredByParts(parts []orderedObject, keyword string) (required []string) {
 	counts := map[string]int{} // number of parts that require the name
 	var names []string
 	for _, part := range parts {
@@ -168,7 +168,7 @@ func requiredByParts(parts []orderedObject, anyPart bool) (required []string) {
 		}
 	}
 	for _, name := range names {
-		if anyPart || counts[name] == len(parts) {
+		if keyword == "allOf" || counts[name] == len(parts) {
 			required = append(required, name)
 		}
 	}
@@ -176,17 +176,17 @@ func requiredByParts(parts []orderedObject, anyPart bool) (required []string) {
 }
 
 // addDescription returns the schema with sentence added to its description, on a new line.
-func (m orderedObject) addDescription(sentence string) orderedObject {
+func (object orderedObject) addDescription(sentence string) orderedObject {
 	var description string
-	_ = json.Unmarshal(m.member("description"), &description)
+	_ = json.Unmarshal(object.member("description"), &description)
 	if description != "" {
 		description += "\n"
 	}
-	return m.withMember("description", appendQuoted(nil, description+sentence))
+	return object.withMember("description", appendQuoted(nil, description+sentence))
 }
 
 // Keywords whose value is a schema, a list of schemas, or an object with schemas by name. Among schemaKeywords,
-// adaptKeywords replaces a boolean only in items and not, because every endpoint accepts booleans in the others.
+// adaptNested replaces a boolean only in items and not, because every endpoint accepts booleans in the others.
 var (
 	schemaKeywords     = []string{"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else"}
 	schemaListKeywords = []string{"prefixItems", "allOf", "anyOf", "oneOf"}
@@ -199,25 +199,10 @@ var knownFormats = []string{`"date-time"`, `"int32"`, `"int64"`, `"float"`, `"do
 
 // adaptKeywords returns a copy of a schema in which all keywords have a form that endpoints accept, including the
 // keywords of nested schemas.
-func (m orderedObject) adaptKeywords() orderedObject {
-	out := m.withoutInvalid()
-	for i, k := range out {
-		switch {
-		case k.name == "items" && k.jsonKind() == '[':
-			out[i] = orderedMember{"prefixItems", adaptList(k.value)} // the draft-07 form of prefixItems
-		case slices.Contains(schemaKeywords, k.name) && k.jsonKind() == '{', k.name == "items", k.name == "not":
-			out[i].value = adaptSchema(k.value)
-		case slices.Contains(schemaListKeywords, k.name) && k.jsonKind() == '[':
-			out[i].value = adaptList(k.value)
-		case slices.Contains(schemaMapKeywords, k.name):
-			within, _ := decodeObject(k.value)
-			for j := range within {
-				within[j].value = adaptSchema(within[j].value)
-			}
-			if within != nil {
-				out[i].value = within.encodeJSON()
-			}
-		}
+func (object orderedObject) adaptKeywords() orderedObject {
+	out := object.withoutInvalid()
+	for i, keyword := range out {
+		out[i] = keyword.adaptNested()
 	}
 	if f := out.member("format"); jsontext.Value(f).Kind() == '"' && !slices.Contains(knownFormats, string(f)) {
 		out = out.withoutMember("format").addDescription("Format: " + strings.Trim(string(f), `"`))
@@ -229,18 +214,41 @@ func (m orderedObject) adaptKeywords() orderedObject {
 	return out
 }
 
+// adaptNested returns the keyword with the schemas in its value adapted. items with a list of schemas, as in draft-07,
+// becomes prefixItems.
+func (keyword orderedMember) adaptNested() orderedMember {
+	isList := keyword.jsonKind() == '['
+	mayBeBoolean := keyword.name == "items" || keyword.name == "not"
+	switch {
+	case keyword.name == "items" && isList:
+		return orderedMember{"prefixItems", adaptList(keyword.value)}
+	case slices.Contains(schemaKeywords, keyword.name) && keyword.jsonKind() == '{', mayBeBoolean:
+		return orderedMember{keyword.name, adaptSchema(keyword.value)}
+	case slices.Contains(schemaListKeywords, keyword.name) && isList:
+		return orderedMember{keyword.name, adaptList(keyword.value)}
+	case slices.Contains(schemaMapKeywords, keyword.name):
+		if schemas, ok := decodeObject(keyword.value); ok {
+			for i := range schemas {
+				schemas[i].value = adaptSchema(schemas[i].value)
+			}
+			return orderedMember{keyword.name, schemas.encodeJSON()}
+		}
+	}
+	return keyword
+}
+
 // withoutInvalid returns a copy of a schema without the keywords whose value has the wrong type, because endpoints
 // refuse those. Servers in Go write null for an empty list, servers in PHP write [] for an empty object, and JSON
 // Schema draft 3 has a boolean in required. null is valid in const and default, and is kept in extensions ("x-").
-func (m orderedObject) withoutInvalid() orderedObject {
-	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool {
-		switch k.jsonKind() {
+func (object orderedObject) withoutInvalid() orderedObject {
+	return slices.DeleteFunc(slices.Clone(object), func(keyword orderedMember) bool {
+		switch keyword.jsonKind() {
 		case 'n':
-			return k.name != "const" && k.name != "default" && !strings.HasPrefix(k.name, "x-")
+			return keyword.name != "const" && keyword.name != "default" && !strings.HasPrefix(keyword.name, "x-")
 		case 't', 'f':
-			return k.name == "required"
+			return keyword.name == "required"
 		case '[':
-			return slices.Contains(schemaMapKeywords, k.name)
+			return slices.Contains(schemaMapKeywords, keyword.name)
 		}
 		return false
 	})
@@ -249,10 +257,10 @@ func (m orderedObject) withoutInvalid() orderedObject {
 // adaptSchema adapts the JSON of a schema with adaptKeywords. It converts a boolean schema to the equivalent object,
 // and returns any other JSON unchanged.
 func adaptSchema(schema json.RawMessage) json.RawMessage {
-	m, ok := decodeObject(schema)
+	object, ok := decodeObject(schema)
 	switch {
 	case ok:
-		return m.adaptKeywords().encodeJSON()
+		return object.adaptKeywords().encodeJSON()
 	case string(schema) == "true":
 		return json.RawMessage(`{}`)
 	case string(schema) == "false":
@@ -263,14 +271,14 @@ func adaptSchema(schema json.RawMessage) json.RawMessage {
 
 // adaptList adapts the JSON of a list of schemas. It returns any other JSON unchanged.
 func adaptList(raw json.RawMessage) json.RawMessage {
-	var all []json.RawMessage
-	if json.Unmarshal(raw, &all) != nil {
+	var schemas []json.RawMessage
+	if json.Unmarshal(raw, &schemas) != nil {
 		return raw
 	}
-	for i := range all {
-		all[i] = adaptSchema(all[i])
+	for i := range schemas {
+		schemas[i] = adaptSchema(schemas[i])
 	}
-	return encodeArray(all...)
+	return encodeArray(schemas...)
 }
 
 // orderedObject holds the members of a JSON object in their original order, because a model reads them in that order.
@@ -285,7 +293,7 @@ type orderedMember struct {
 }
 
 // jsonKind returns the kind of the value: '{', '[', '"', '0', 't', 'f' or 'n'.
-func (k orderedMember) jsonKind() jsontext.Kind { return jsontext.Value(k.value).Kind() }
+func (member orderedMember) jsonKind() jsontext.Kind { return jsontext.Value(member.value).Kind() }
 
 // decodeObject returns the members of the JSON object raw. It returns nil and false if raw is not a JSON object.
 func decodeObject(raw json.RawMessage) (members orderedObject, ok bool) {
@@ -311,34 +319,34 @@ func decodeObject(raw json.RawMessage) (members orderedObject, ok bool) {
 }
 
 // encodeJSON encodes the object without white space.
-func (m orderedObject) encodeJSON() json.RawMessage {
+func (object orderedObject) encodeJSON() json.RawMessage {
 	out := []byte{'{'}
-	for i, k := range m {
+	for i, member := range object {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(append(appendQuoted(out, k.name), ':'), k.value...)
+		out = append(append(appendQuoted(out, member.name), ':'), member.value...)
 	}
 	return append(out, '}')
 }
 
 // indexOf returns the position of the member with that name, or -1.
-func (m orderedObject) indexOf(name string) int {
-	return slices.IndexFunc(m, func(k orderedMember) bool { return k.name == name })
+func (object orderedObject) indexOf(name string) int {
+	return slices.IndexFunc(object, func(member orderedMember) bool { return member.name == name })
 }
 
 // member returns the value of the member with that name, or nil.
-func (m orderedObject) member(name string) json.RawMessage {
-	if i := m.indexOf(name); i >= 0 {
-		return m[i].value
+func (object orderedObject) member(name string) json.RawMessage {
+	if i := object.indexOf(name); i >= 0 {
+		return object[i].value
 	}
 	return nil
 }
 
 // withMember returns a copy of the object with the member set. A new member comes last.
-func (m orderedObject) withMember(name string, value json.RawMessage) orderedObject {
-	out := slices.Clone(m)
-	if i := m.indexOf(name); i >= 0 {
+func (object orderedObject) withMember(name string, value json.RawMessage) orderedObject {
+	out := slices.Clone(object)
+	if i := object.indexOf(name); i >= 0 {
 		out[i].value = value
 		return out
 	}
@@ -346,22 +354,22 @@ func (m orderedObject) withMember(name string, value json.RawMessage) orderedObj
 }
 
 // withoutMember returns a copy of the object without the member with that name.
-func (m orderedObject) withoutMember(name string) orderedObject {
-	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool { return k.name == name })
+func (object orderedObject) withoutMember(name string) orderedObject {
+	return slices.DeleteFunc(slices.Clone(object), func(member orderedMember) bool { return member.name == name })
 }
 
-// encodeArray returns the JSON array with the elements all.
-func encodeArray(all ...json.RawMessage) json.RawMessage {
+// encodeArray returns the JSON array with these elements.
+func encodeArray(elements ...json.RawMessage) json.RawMessage {
 	size := len("[]")
-	for _, one := range all {
-		size += len(one) + 1
+	for _, element := range elements {
+		size += len(element) + len(",")
 	}
-	out := append(make([]byte, 0, size), '[')
-	for i, one := range all {
+	out := append(make([]byte, 0, size), '[') // growing the array of 1,000 tools takes four times the memory
+	for i, element := range elements {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, one...)
+		out = append(out, element...)
 	}
 	return append(out, ']')
 }

@@ -56,8 +56,7 @@ func newTelemetry(cfg Config, base string) *instruments {
 	if cfg.Tracer != nil {
 		meters.tracer = cfg.Tracer
 	}
-	meters.common = append(serverAttributes(base), semconv.GenAIOperationNameChat,
-		semconv.GenAIProviderNameOpenAI)
+	meters.common = append(serverAttributes(base), semconv.GenAIOperationNameChat, semconv.GenAIProviderNameOpenAI)
 	// Only wrong arguments in these lines could cause an error. The meter would then return a no-op instrument.
 	meters.duration, _ = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"),
 		metric.WithDescription("GenAI operation duration."), metric.WithExplicitBucketBoundaries(durationBuckets...))
@@ -152,15 +151,15 @@ func (r *callRecorder) recordPart(ctx context.Context, part llm.Part) {
 // recordEnd ends the span, and measures the duration and the tokens of the call. err is the call's error. nil does not
 // count as an error, nor does errStopped, which means that the consumer stopped early.
 func (r *callRecorder) recordEnd(ctx context.Context, err error) {
-	var extra []attribute.KeyValue
+	var errorAttributes []attribute.KeyValue
 	if err != nil && !errors.Is(err, errStopped) {
 		kind, public := errorType(err)
-		extra = append(extra, semconv.ErrorTypeKey.String(kind))
+		errorAttributes = append(errorAttributes, semconv.ErrorTypeKey.String(kind))
 		if r.span.IsRecording() {
 			// The cause may quote the endpoint, so it is only logged.
 			r.span.RecordError(errors.New(public))
 			r.span.SetStatus(codes.Error, public)
-			r.span.SetAttributes(extra...)
+			r.span.SetAttributes(errorAttributes...)
 		}
 	}
 	// Attributes are created only for a recording span or an enabled instrument, so that disabled telemetry costs
@@ -171,7 +170,7 @@ func (r *callRecorder) recordEnd(ctx context.Context, err error) {
 	r.span.End()
 	t := r.telemetry
 	if t.duration.Enabled(ctx) {
-		t.duration.Record(ctx, time.Since(r.start).Seconds(), r.measurementAttributes(extra...))
+		t.duration.Record(ctx, time.Since(r.start).Seconds(), r.measurementAttributes(errorAttributes...))
 	}
 	if r.usage != (llm.Usage{}) && t.tokens.Enabled(ctx) {
 		t.tokens.Record(ctx, r.usage.Input, r.measurementAttributes(semconv.GenAITokenTypeInput))
@@ -191,8 +190,7 @@ func (r *callRecorder) responseAttributes() []attribute.KeyValue {
 		kv = append(kv, semconv.GenAIResponseModel(r.finish.Model))
 	}
 	if r.usage != (llm.Usage{}) {
-		kv = append(kv, semconv.GenAIUsageInputTokens(int(r.usage.Input)),
-			semconv.GenAIUsageOutputTokens(int(r.usage.Output)))
+		kv = append(kv, semconv.GenAIUsageInputTokens(int(r.usage.Input)), semconv.GenAIUsageOutputTokens(int(r.usage.Output)))
 		if r.telemetry.price != nil {
 			if cost := r.telemetry.price(r.model).CostOf(r.usage.Input, r.usage.Output); cost != nil {
 				// The conventions have no attribute for costs. The first one is Langfuse's, the second one

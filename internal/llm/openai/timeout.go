@@ -2,9 +2,12 @@ package openai
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
+
+	"answerd/internal/llm"
 )
 
 // maxStream is the largest size of one reply, in raw bytes. A token needs about 250 bytes of framing, so this limit is
@@ -18,6 +21,9 @@ const afterFinish = 2 * time.Second
 // afterDone is how long to wait for the end of a reply after [DONE]. A connection can be reused only if its reply was
 // read to the end.
 const afterDone = 100 * time.Millisecond
+
+// maxDrained is how many events are read after [DONE]. Endpoints send none, or a few heartbeats.
+const maxDrained = 8
 
 // idleTimer cancels a request that receives no bytes for too long. Until the first byte of the body it runs all the
 // time. After that it runs only while a read waits for bytes, so that a slow consumer does not look like a slow
@@ -44,12 +50,21 @@ func (t *idleTimer) stopTimer() { t.timer.Stop() }
 // shortenIdle limits each later read to d, unless the limit is already shorter.
 func (t *idleTimer) shortenIdle(d time.Duration) { t.idleLimit = min(t.idleLimit, d) }
 
-// currentLimit returns the limit that applies now. After a timeout, this is the limit that was exceeded.
-func (t *idleTimer) currentLimit() time.Duration {
-	if t.gotFirstByte {
-		return t.idleLimit
+// timeoutError returns the error for a request that the timer has cancelled, or nil if it has not. ctx is the context
+// that the timer cancels.
+func (t *idleTimer) timeoutError(ctx context.Context) *llm.Error {
+	cause := context.Cause(ctx)
+	var modelErr *llm.Error
+	switch {
+	case errors.Is(cause, errFirstByte):
+		modelErr = newError(llm.ModelTimeout, publicNoFirstByte, fmt.Errorf("%w (%s)", cause, t.firstLimit))
+	case errors.Is(cause, errIdle):
+		modelErr = newError(llm.ModelTimeout, publicIdle, fmt.Errorf("%w (%s)", cause, t.idleLimit))
+	default:
+		return nil
 	}
-	return t.firstLimit
+	modelErr.Retryable, modelErr.Unavailable = true, true
+	return modelErr
 }
 
 // timedBody runs an idleTimer while a reply's body is read, and limits the size of the body.

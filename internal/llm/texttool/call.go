@@ -1,6 +1,7 @@
 package texttool
 
 import (
+	"slices"
 	"strings"
 
 	"answerd/internal/llm"
@@ -15,6 +16,16 @@ type writtenCall struct{ name, arguments string }
 // toolSet holds the tools that a model was offered.
 type toolSet []llm.Tool
 
+// find returns the tool called name, and whether it was offered. Names are case-sensitive.
+func (tools toolSet) find(name string) (tool llm.Tool, found bool) {
+	for _, t := range tools {
+		if t.Name == name {
+			return t, true
+		}
+	}
+	return llm.Tool{}, false
+}
+
 // isKnown reports whether a tool with this name was offered.
 func (tools toolSet) isKnown(name string) bool {
 	_, found := tools.find(name)
@@ -23,12 +34,7 @@ func (tools toolSet) isKnown(name string) bool {
 
 // hasPrefix reports whether the name of any offered tool begins with prefix.
 func (tools toolSet) hasPrefix(prefix string) bool {
-	for _, t := range tools {
-		if strings.HasPrefix(t.Name, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(tools, func(t llm.Tool) bool { return strings.HasPrefix(t.Name, prefix) })
 }
 
 // isObject reports whether arguments is a JSON object. It allows duplicate names and invalid UTF-8.

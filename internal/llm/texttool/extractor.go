@@ -46,6 +46,7 @@ type extractor struct {
 	started      bool            // text or a call was emitted
 	previous     byte            // the last byte before pending; 0 at the start
 
+	ended       bool // the answer has no more text, so all of pending can be decided; set by finishAnswer
 	truncated   bool // the answer ended at the model's token limit; set by finishAnswer
 	buffering   bool // keep pending until the end of the answer; see notation.go
 	noBuffering bool // do not buffer again, because a buffered text was not a call
@@ -85,7 +86,7 @@ func (e *extractor) readText(delta string) error {
 		return nil
 	}
 	e.pending += delta
-	return e.readPending(false)
+	return e.readPending()
 }
 
 // passNativeCall emits a part of a native call. The first such part disables e, so that the pending text and all later
@@ -107,12 +108,13 @@ func (e *extractor) passNativeCall(part llm.Part) error {
 // finishAnswer decides the pending text. It then emits the complete calls that were found in the text, followed by
 // last. last has the parts that come after the calls, including the answer's Finish.
 func (e *extractor) finishAnswer(last ...llm.Part) error {
+	e.ended = true
 	e.truncated = slices.ContainsFunc(last, func(p llm.Part) bool {
 		finish, ok := p.(llm.Finish)
 		return ok && finish.Reason == "length"
 	})
 	if !e.disabled {
-		if err := e.readPending(true); err != nil {
+		if err := e.readPending(); err != nil {
 			return err
 		}
 		if err := e.callMentioned(); err != nil {
@@ -128,8 +130,7 @@ func (e *extractor) finishAnswer(last ...llm.Part) error {
 		if extensions, ok := p.(llm.Extensions); ok && len(e.calls) > 0 {
 			// The endpoint's members of calls do not belong to the calls that were found in the text. The content
 			// repeats that text, which must not be sent back together with the calls.
-			extensions.Calls = nil
-			extensions.Content = nil
+			extensions.Calls, extensions.Content = nil, nil
 			p = extensions
 		}
 		if err := e.sendPart(p); err != nil {
@@ -139,19 +140,18 @@ func (e *extractor) finishAnswer(last ...llm.Part) error {
 	return nil
 }
 
-// readPending decides the pending text as far as possible. final says that the answer has no more text, so that
-// everything is decided.
-func (e *extractor) readPending(final bool) error {
+// readPending decides the pending text as far as possible.
+func (e *extractor) readPending() error {
 	for {
 		var again bool
 		var err error
 		switch {
 		case e.buffering:
-			again, err = e.readBuffered(final)
+			again, err = e.readBuffered()
 		case e.call != nil:
-			again, err = e.readArguments(final)
+			again, err = e.readArguments()
 		default:
-			again, err = e.readProse(final)
+			again, err = e.readProse()
 		}
 		if err != nil || !again {
 			return err
@@ -162,20 +162,20 @@ func (e *extractor) readPending(final bool) error {
 // readProse emits the pending text up to the next call, and begins that call: it reads the call's header, or starts to
 // buffer the call's text. If an invented result comes first, it discards the rest of the answer. again is true if more
 // of the pending text can be decided. Otherwise everything was read, or the rest depends on text that has not arrived.
-func (e *extractor) readProse(final bool) (again bool, err error) {
-	e.dropAfterCall(final)
+func (e *extractor) readProse() (again bool, err error) {
+	e.dropAfterCall()
 	for i := e.nextCandidate(0); i < len(e.pending); i = e.nextCandidate(i + 1) {
 		text, at := e.pending[i:], e.positionOf(i)
 		invented, notation := noMatch, noMatch
 		if len(e.calls) > 0 && at.lineStart {
-			invented = matchInventedResult(text, final)
+			invented = matchInventedResult(text, e.ended)
 		}
 		if !e.noBuffering {
-			notation = matchNotation(text, at, final, e.tools)
+			notation = matchNotation(text, at, e.ended, e.tools)
 		}
-		header, call := e.matchCallHeader(text, final)
-		if isProse := invented == noMatch && notation == noMatch && call == noMatch; isProse {
-			continue
+		header, call := e.matchCallHeader(text)
+		if max(invented, notation, call) == noMatch {
+			continue // the text is prose up to the next candidate
 		}
 		if err := e.emitText(i); err != nil {
 			return false, err
@@ -199,8 +199,8 @@ func (e *extractor) readProse(final bool) (again bool, err error) {
 
 // matchCallHeader matches the beginning of text with the header of a call. With auto, a header counts only if it names
 // a known tool and has no raw arguments.
-func (e *extractor) matchCallHeader(text string, final bool) (toolHeader, matchResult) {
-	header, result := matchHeader(text, final, e.tools.isKnown)
+func (e *extractor) matchCallHeader(text string) (toolHeader, matchResult) {
+	header, result := matchHeader(text, e.ended, e.tools)
 	isCertain := header.raw == "" && e.tools.isKnown(header.name)
 	if e.auto && result == matched && !isCertain {
 		result = noMatch
@@ -230,13 +230,16 @@ func matchInventedResult(text string, final bool) matchResult {
 // If the text is not a call, or exceeds maxBuffered, readBuffered emits nothing and returns true, so that the text is
 // read as prose, which may contain a block in the form of the prompt. In that case it also sets noBuffering, because a
 // text full of marks would otherwise be parsed many times.
-func (e *extractor) readBuffered(final bool) (again bool, err error) {
-	if !final && len(e.pending) <= maxBuffered {
+func (e *extractor) readBuffered() (again bool, err error) {
+	if !e.ended && len(e.pending) <= maxBuffered {
 		return false, nil
 	}
 	e.buffering = false
-	segments, found := parseBuffered(e.pending, e.tools, e.truncated)
-	if !final || !found {
+	var segments []segment // nil if the text exceeds maxBuffered
+	if e.ended {
+		segments = parseBuffered(e.pending, e.tools, e.truncated)
+	}
+	if segments == nil {
 		e.noBuffering = true
 		return true, nil
 	}
@@ -294,23 +297,24 @@ func (e *extractor) byteBefore(i int) byte {
 
 // dropAfterCall drops the first bytes of pending if they belong to the previous call: marks that close its bold or
 // code, white space, and the end of its code fence.
-func (e *extractor) dropAfterCall(final bool) {
+func (e *extractor) dropAfterCall() {
 	for e.afterCall && e.pending != "" {
 		c := e.pending[0]
+		isFence := strings.HasPrefix(e.pending, "```")
+		mayBecomeFence := !e.ended && strings.HasPrefix("```", e.pending) // its first bytes have arrived
 		switch {
-		case strings.IndexByte(marks, c) >= 0 && e.closingMarks > 0 && !strings.HasPrefix(e.pending, "```"):
-			if c == '`' && !final && strings.HasPrefix("```", e.pending) {
-				return // these may be the first bytes of a fence, which is handled below
-			}
+		case isFence && e.openFences > 0:
+			e.openFences--
+			e.closingMarks = 0
+			e.pending = e.pending[len("```"):]
+		case isFence || mayBecomeFence:
+			return
+		case strings.IndexByte(marks, c) >= 0 && e.closingMarks > 0:
 			e.closingMarks--
 			e.pending = e.pending[1:]
 		case strings.IndexByte(whiteSpace, c) >= 0:
 			e.closingMarks = 0
 			e.pending = e.pending[1:]
-		case strings.HasPrefix(e.pending, "```") && e.openFences > 0:
-			e.openFences--
-			e.closingMarks = 0
-			e.pending = e.pending[len("```"):]
 		default:
 			return
 		}
@@ -351,12 +355,12 @@ func (e *extractor) beginCall(header toolHeader) error {
 	if err := e.startCall(header.name); err != nil {
 		return err
 	}
-	switch {
-	case header.raw == "":
+	if header.raw == "" {
 		return nil
-	case e.truncated && e.pending == "":
-		// The answer was cut off here, so arguments may be missing. Leave raw as it is, so that the call fails.
-	case saysNoArguments(header.raw) && !e.toolNeedsArguments(header.name):
+	}
+	// If the answer was cut off here, arguments may be missing. Leave raw as it is then, so that the call fails.
+	isCutOff := e.truncated && e.pending == ""
+	if !isCutOff && saysNoArguments(header.raw) && !e.toolNeedsArguments(header.name) {
 		header.raw = "{}"
 	}
 	if err := e.emitArguments(header.raw); err != nil {
@@ -422,13 +426,13 @@ func (e *extractor) finishCall() {
 
 // readArguments emits the pending arguments of e.call, up to their end or up to where a decision needs more text. At
 // their end, it finishes the call. again is true if the call is finished and more of the pending text can be decided.
-func (e *extractor) readArguments(final bool) (again bool, err error) {
+func (e *extractor) readArguments() (again bool, err error) {
 	for i := 0; i < len(e.pending); i++ {
 		// Only a new line can end arguments that were never closed, because JSON contains no bare words, and its
 		// strings contain no line breaks.
 		next := noMatch
 		if e.pending[i] == '\n' {
-			next = matchNextCall(e.pending[i+1:], final)
+			next = matchNextCall(e.pending[i+1:], e.ended)
 		}
 		switch {
 		case next == matched:
@@ -439,7 +443,7 @@ func (e *extractor) readArguments(final bool) (again bool, err error) {
 			return true, e.finishArguments(i + 1)
 		}
 	}
-	if final {
+	if e.ended {
 		return false, e.finishArguments(len(e.pending))
 	}
 	return false, e.takeArguments(len(e.pending))

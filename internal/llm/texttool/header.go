@@ -40,21 +40,27 @@ const (
 	maxMarks  = 6  // consecutive marks, such as "**" and "```"
 	maxBlanks = 8  // blanks within a line
 	maxSpace  = 64 // white space and marks between the words of a header
+
+	maxFenceLanguage     = 20 // the language of the fence around a call
+	maxArgumentsLanguage = 10 // the language of the fence around its arguments, such as "json"
 )
 
-// Bytes that may occur between the words of a header.
+// Bytes that may occur between the words of a header, and in the language of a code fence.
 const (
-	marks      = "*`"
-	blanks     = " \t"
-	whiteSpace = blanks + "\r\n"
+	marks            = "*`"
+	blanks           = " \t"
+	whiteSpace       = blanks + "\r\n"
+	lettersAndDigits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
-// headerMatcher matches patterns in a text that may be incomplete. Its position only moves forward. After a method has
-// failed, the position says whether more text could change the outcome: if so, the position is at the end of the text,
-// and otherwise before it. mismatchResult translates this to needMore or noMatch.
+// headerMatcher matches patterns in a text that may be incomplete. Its methods move the position forward. After a method
+// has failed, the position says whether more text could change the outcome: if so, the position is at the end of the
+// text, and otherwise before it. mismatchResult translates this to needMore or noMatch.
 type headerMatcher struct {
-	text string
-	pos  int // number of bytes already matched
+	text  string
+	pos   int     // number of bytes already matched
+	final bool    // no more text follows
+	tools toolSet // the tools that were offered
 }
 
 // remainingText returns the text after the current position.
@@ -112,52 +118,42 @@ func (m *headerMatcher) readName() string {
 }
 
 // matchHeader matches the beginning of text with a header, which may be in a code fence or between marks. final says
-// that no more text follows. isKnown reports whether a tool was offered. The returned header is valid only if the
-// result is matched.
-func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader, matchResult) {
+// that no more text follows. tools are the tools that were offered. The returned header is valid only if the result is
+// matched.
+func matchHeader(text string, final bool, tools toolSet) (toolHeader, matchResult) {
 	if len(text) >= maxHeader {
 		// Decide from maxHeader bytes even if more have arrived, because the outcome must not depend on the pieces.
 		text, final = text[:maxHeader], true
 	}
-	m := &headerMatcher{text: text}
-	opening := m.skipBytes(marks, maxMarks)
-	begin := m.pos
-	header, result := m.matchToolHeader(final, isKnown)
-	fenced := strings.Contains(opening, "```")
-	if fenced {
+	m := &headerMatcher{text: text, final: final, tools: tools}
+	inFence := strings.Contains(m.skipBytes(marks, maxMarks), "```")
+	start := m.pos
+	header, result := m.matchToolHeader()
+	if inFence && result == noMatch {
+		m.pos = start
+		header, result = m.matchAfterLanguage()
+	}
+	if inFence {
 		header.fences++
 	}
-	if result != noMatch || !fenced {
-		return header, result
-	}
-	// The fence may name a language. The header must then be on a later line.
-	m.pos = begin
-	m.skipLanguage(20)
-	m.skipBytes(blanks+"\r", maxBlanks)
-	if !m.matchWord("\n") {
-		return header, m.mismatchResult(final)
-	}
-	m.skipBytes(whiteSpace, maxSpace)
-	m.skipBytes(marks, maxMarks)
-	header, result = m.matchToolHeader(final, isKnown)
-	header.fences++
 	return header, result
 }
 
-// skipLanguage skips the language of a code fence: at most limit ASCII letters and digits.
-func (m *headerMatcher) skipLanguage(limit int) {
-	for start := m.pos; m.pos < len(m.text) && m.pos-start < limit; m.pos++ {
-		switch c := m.text[m.pos]; {
-		case '0' <= c && c <= '9', 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z':
-		default:
-			return
-		}
+// matchAfterLanguage matches the language of a code fence, and a header on a later line.
+func (m *headerMatcher) matchAfterLanguage() (header toolHeader, result matchResult) {
+	m.skipBytes(lettersAndDigits, maxFenceLanguage)
+	m.skipBytes(blanks+"\r", maxBlanks)
+	if !m.matchWord("\n") {
+		return header, m.mismatchResult()
 	}
+	m.skipBytes(whiteSpace, maxSpace)
+	m.skipBytes(marks, maxMarks)
+	return m.matchToolHeader()
 }
 
 // mismatchResult returns the result after a failed match: needMore if more text could change it, and otherwise noMatch.
-func (m *headerMatcher) mismatchResult(final bool) matchResult {
-	if m.atEnd() && !final {
+func (m *headerMatcher) mismatchResult() matchResult {
+	if m.atEnd() && !m.final {
 		return needMore
 	}
 	return noMatch
@@ -165,50 +161,50 @@ func (m *headerMatcher) mismatchResult(final bool) matchResult {
 
 // matchToolHeader matches a header, starting at the word TOOL. An object with arguments may follow any header. A list,
 // or text without a bracket, counts only if the header is in capitals and names an offered tool.
-func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (header toolHeader, result matchResult) {
-	tool := m.pos
+func (m *headerMatcher) matchToolHeader() (header toolHeader, result matchResult) {
+	toolStart := m.pos
 	if !m.matchLabel("TOOL") {
-		return header, m.mismatchResult(final)
+		return header, m.mismatchResult()
 	}
 	m.skipBytes(whiteSpace+marks+`"'`, maxSpace)
 	header.name = m.readName()
 	if header.name == "" {
-		return header, m.mismatchResult(final)
+		return header, m.mismatchResult()
 	}
 	m.skipBytes(whiteSpace+marks+`"',`, maxSpace)
-	parameters := m.pos
+	parametersStart := m.pos
 	if !m.matchLabel("PARAMETERS") {
-		return header, m.mismatchResult(final)
+		return header, m.mismatchResult()
 	}
 	afterColon := m.pos
-	inCapitals := strings.HasPrefix(m.text[tool:], "TOOL") && strings.HasPrefix(m.text[parameters:], "PARAMETERS")
+	inCapitals := strings.HasPrefix(m.text[toolStart:], "TOOL") && strings.HasPrefix(m.text[parametersStart:], "PARAMETERS")
 
 	if strings.Contains(m.skipBytes(whiteSpace+marks, maxSpace), "```") {
 		header.fences++
-		m.skipLanguage(10)
+		m.skipBytes(lettersAndDigits, maxArgumentsLanguage)
 		m.skipBytes(whiteSpace, maxSpace)
 	}
 
 	header.size = m.pos
 	switch {
-	case m.atEnd() && !final:
+	case m.atEnd() && !m.final:
 		return header, needMore
 	case strings.HasPrefix(m.remainingText(), "{"):
 		return header, matched
-	case !inCapitals || !isKnown(header.name):
+	case !inCapitals || !m.tools.isKnown(header.name):
 		return header, noMatch
 	case strings.HasPrefix(m.remainingText(), "["):
 		return header, matched
 	}
-	return m.matchRawArguments(header, afterColon, final)
+	return m.matchRawArguments(header, afterColon)
 }
 
 // matchRawArguments returns header with the rest of the line, from offset afterColon on, as its raw arguments. If the
 // line is empty, raw is "PARAMETERS:". raw is never empty, because such a call is malformed and must fail, while a call
 // without arguments could succeed.
-func (m *headerMatcher) matchRawArguments(header toolHeader, afterColon int, final bool) (toolHeader, matchResult) {
+func (m *headerMatcher) matchRawArguments(header toolHeader, afterColon int) (toolHeader, matchResult) {
 	line, _, ended := strings.Cut(m.text[afterColon:], "\n")
-	if !ended && !final {
+	if !ended && !m.final {
 		return header, needMore
 	}
 	header.fences = 0 // after this line, fences may be part of the text
@@ -223,10 +219,10 @@ func (m *headerMatcher) matchRawArguments(header toolHeader, afterColon int, fin
 // matchNextCall matches the beginning of text, which follows a line break, with a code fence or with the label TOOL of
 // a call. Neither can begin a line within JSON, so they end arguments whose closing bracket is missing.
 func matchNextCall(text string, final bool) matchResult {
-	m := &headerMatcher{text: text}
+	m := &headerMatcher{text: text, final: final}
 	m.skipBytes(blanks+"\r", maxSpace)
 	if strings.Contains(m.skipBytes(marks, maxMarks), "```") || m.matchLabel("TOOL") {
 		return matched
 	}
-	return m.mismatchResult(final)
+	return m.mismatchResult()
 }

@@ -28,11 +28,11 @@ func parseJSONList(text string, wrappers int) (calls []writtenCall) {
 			list = []json.RawMessage{value}
 		}
 		for _, element := range list {
-			found := parseJSONCall(element, wrappers)
-			if found == nil {
+			elementCalls := parseJSONCall(element, wrappers)
+			if elementCalls == nil {
 				return nil
 			}
-			calls = append(calls, found...)
+			calls = append(calls, elementCalls...)
 		}
 	}
 	return calls

@@ -5,19 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"answerd/internal/llm"
 )
-
-// find returns the tool called name, and whether it was offered. Names are case-sensitive.
-func (tools toolSet) find(name string) (tool llm.Tool, found bool) {
-	for _, t := range tools {
-		if t.Name == name {
-			return t, true
-		}
-	}
-	return llm.Tool{}, false
-}
 
 // properties returns the schemas of a tool's parameters, by name. It returns nil if the tool was not offered or its
 // schema lists no properties.
@@ -114,32 +102,29 @@ type parameterForm struct {
 	closing string         // after the value
 }
 
-// parseParameters reads the parameters of one call from body, and returns the call. closed says that the model wrote
-// the end of the call. Some models leave out what closes a value (https://github.com/vllm-project/vllm/pull/23099,
-// https://github.com/vllm-project/vllm/issues/57699). The value then ends at its limit (valueLimits). parseParameters
-// returns nil if body has no parameters, or if the answer was cut off within body, because a value may then be
-// incomplete.
+// parseParameters reads the parameters of one call of the tool name from body, and returns the call. closed says that
+// the model wrote the end of the call. Some models leave out what closes a value
+// (https://github.com/vllm-project/vllm/pull/23099, https://github.com/vllm-project/vllm/issues/57699). The value then
+// ends at its valueLimit. parseParameters returns nil if body has no parameters, or if the answer was cut off within
+// body, because a value may then be incomplete.
 func (tools toolSet) parseParameters(name, body string, form parameterForm, closed bool) []writtenCall {
-	heads := form.head.FindAllStringSubmatchIndex(body, -1)
-	limits := tools.valueLimits(name, body, heads)
 	arguments := make(map[string]json.RawMessage)
 	end := 0 // end of the previous parameter
-	for i, head := range heads {
-		if head[0] < end {
+	for _, head := range tools.findHeads(name, body, form) {
+		if head.start < end {
 			continue // the head is text within the previous value
 		}
-		value, _, hasClosing := strings.Cut(body[head[1]:limits[i]], form.closing)
+		value, _, hasClosing := strings.Cut(body[head.valueStart:head.valueLimit], form.closing)
 		space := form.space
-		end = head[1] + len(value) + len(form.closing)
+		end = head.valueStart + len(value) + len(form.closing)
 		if !hasClosing {
 			space = "\n"
-			end = limits[i]
+			end = head.valueLimit
 			if end == len(body) && !closed {
 				return nil
 			}
 		}
-		parameter := parameterName(body, head)
-		arguments[parameter] = tools.decodeValue(name, parameter, strings.TrimSuffix(value, space))
+		arguments[head.name] = tools.decodeValue(name, head.name, strings.TrimSuffix(value, space))
 	}
 	isCutOff := !closed && strings.Contains(body[end:], "<") // within the head of another parameter
 	if len(arguments) == 0 || isCutOff {
@@ -148,24 +133,29 @@ func (tools toolSet) parseParameters(name, body string, form parameterForm, clos
 	return []writtenCall{{name: name, arguments: encodeArguments(arguments)}}
 }
 
-// valueLimits returns, for each parameter head in body, the offset where the parameter's value must end: at the tool's
-// next parameter, or at the end of body. A head does not count if its name is not one of the tool's parameters, because
-// it may be text within a value. heads has the indexes found by parameterForm.head.
-func (tools toolSet) valueLimits(tool, body string, heads [][]int) []int {
-	limits := make([]int, len(heads))
-	properties := tools.properties(tool)
-	limit := len(body)
-	for i, head := range slices.Backward(heads) {
-		limits[i] = limit
-		if _, known := properties[parameterName(body, head)]; known {
-			limit = head[0]
-		}
-	}
-	return limits
+// parameterHead is a match of parameterForm.head in the body of a call, with offsets in that body.
+type parameterHead struct {
+	name       string
+	start      int
+	valueStart int // end of the head
+	valueLimit int // where the value must end: at the tool's next parameter, or at the end of the body
 }
 
-// parameterName returns the name in a parameter's head. head has the indexes found by parameterForm.head in body.
-func parameterName(body string, head []int) string { return strings.TrimSpace(body[head[2]:head[3]]) }
+// findHeads returns the heads in the body of a call. A head whose name is not one of the tool's parameters does not
+// limit the value before it, because it may be text within that value.
+func (tools toolSet) findHeads(tool, body string, form parameterForm) []parameterHead {
+	matches := form.head.FindAllStringSubmatchIndex(body, -1)
+	heads := make([]parameterHead, len(matches))
+	properties := tools.properties(tool)
+	limit := len(body)
+	for i, m := range slices.Backward(matches) {
+		heads[i] = parameterHead{strings.TrimSpace(body[m[2]:m[3]]), m[0], m[1], limit}
+		if _, known := properties[heads[i].name]; known {
+			limit = m[0]
+		}
+	}
+	return heads
+}
 
 var (
 	keyValueHead = regexp.MustCompile(`^([\pL\pM\pN_./-]+)\s*(<arg_key>|$)`)

@@ -2,6 +2,7 @@ package texttool
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"answerd/internal/llm"
@@ -33,12 +34,8 @@ func (e *extractor) callMentioned() error {
 	// Search the whole answer at once. Only the end of a sentence shows whether it is a question, and by then its text
 	// was already sent.
 	answer := e.answerText.String()
-	if last := lastLine(answer); strings.HasPrefix(last, firstLine("")) {
-		for _, t := range e.tools {
-			if last == firstLine(t.Name) && !needsArguments(t.Schema) {
-				return e.addCall(writtenCall{t.Name, "{}"})
-			}
-		}
+	if tool, found := strings.CutPrefix(lastLine(answer), toolLabel); found && !e.toolNeedsArguments(tool) {
+		return e.addCall(writtenCall{tool, "{}"})
 	}
 	if nearMiss, found := e.findNearMiss(answer); found {
 		if e.reminders >= maxReminders {
@@ -57,7 +54,7 @@ func (e *extractor) callUsed(text string) error {
 	}
 	for _, tool := range e.tools {
 		phrase := usePhrase(tool.Name)
-		if len(e.calls) == llm.MaxCalls || !isIntended(text, phrase) {
+		if len(e.calls) == llm.MaxCalls || !intendsToUse(text, phrase) {
 			continue
 		}
 		arguments := "{}"
@@ -87,8 +84,8 @@ func (e *extractor) addCall(c writtenCall) error {
 	return nil
 }
 
-// firstLine returns the first line of a call in the form of the prompt.
-func firstLine(tool string) string { return "TOOL: " + tool }
+// toolLabel precedes a tool's name in the first line of a call in the form of the prompt.
+const toolLabel = "TOOL: "
 
 // lastLine returns the last non-empty line of text, without the marks around it.
 func lastLine(text string) string {
@@ -105,20 +102,21 @@ func plainText(text string) string { return strings.ToLower(nameMarks.Replace(te
 // usePhrase returns the phrase that expresses the intention to use a tool.
 func usePhrase(tool string) string { return "use the " + strings.ToLower(tool) + " tool" }
 
-// isIntended reports whether the model, in its text, states phrase as its intention: in a sentence that is not a
-// question and has no negation before the phrase.
-func isIntended(text, phrase string) bool {
-	for after := 0; ; {
-		i := strings.Index(text[after:], phrase)
+// intendsToUse reports whether the writer of text states the intention to use a tool. phrase expresses that intention
+// (usePhrase), unless its sentence is a question or has a negation before the phrase.
+func intendsToUse(text, phrase string) bool {
+	const sentenceEnds = ".!?\n"
+	for offset := 0; ; {
+		i := strings.Index(text[offset:], phrase)
 		if i < 0 {
 			return false
 		}
-		start := after + i
-		after = start + len(phrase)
-		sentenceStart := strings.LastIndexAny(text[:start], ".!?\n") + 1
-		sentenceEnd := strings.IndexAny(text[after:], ".!?\n")
-		isQuestion := sentenceEnd >= 0 && text[after+sentenceEnd] == '?'
-		if !isQuestion && !isNegated(text[sentenceStart:start]) {
+		before, after := text[:offset+i], text[offset+i+len(phrase):]
+		offset = len(before) + len(phrase)
+		beginning := before[strings.LastIndexAny(before, sentenceEnds)+1:]
+		end := strings.IndexAny(after, sentenceEnds)
+		isQuestion := end >= 0 && after[end] == '?'
+		if !isQuestion && !isNegated(beginning) {
 			return true
 		}
 	}
@@ -126,12 +124,8 @@ func isIntended(text, phrase string) bool {
 
 // isNegated reports whether the beginning of a sentence contains one of negations.
 func isNegated(beginning string) bool {
-	for _, n := range negations {
-		if strings.Contains(" "+beginning, n) { // most negations start with a space
-			return true
-		}
-	}
-	return false
+	beginning = " " + beginning // most negations start with a space
+	return slices.ContainsFunc(negations, func(negation string) bool { return strings.Contains(beginning, negation) })
 }
 
 // needsArguments reports whether a schema requires any member, or cannot be decoded.
@@ -139,8 +133,6 @@ func needsArguments(schema json.RawMessage) bool {
 	if len(schema) == 0 {
 		return false
 	}
-	var s struct {
-		Required []string `json:"required"`
-	}
-	return json.Unmarshal(schema, &s) != nil || len(s.Required) > 0
+	var object struct{ Required []string }
+	return json.Unmarshal(schema, &object) != nil || len(object.Required) > 0
 }

@@ -52,14 +52,17 @@ func cutText(text string, limit int) string {
 // isNearMiss reports whether call was made by findNearMiss or callUsed. text is the text of call's message, and
 // contains the arguments of a call that findNearMiss made.
 func isNearMiss(call llm.ToolCall, text string) bool {
-	switch {
-	case call.Arguments == usePhrase(call.Name):
+	if isUseCall(call) {
 		return true
-	case call.Arguments == "" || isObject(call.Arguments) || !strings.Contains(text, call.Arguments):
+	}
+	if call.Arguments == "" || isObject(call.Arguments) || !strings.Contains(text, call.Arguments) {
 		return false
 	}
 	return headerLine.MatchString(call.Arguments) || strings.HasPrefix(call.Arguments, call.Name)
 }
+
+// isUseCall reports whether call was made by callUsed, for a tool that needs arguments.
+func isUseCall(call llm.ToolCall) bool { return call.Arguments == usePhrase(call.Name) }
 
 // countReminders returns how many answers in the conversation were reported to the model as near misses.
 func countReminders(messages []llm.Message) int {
@@ -72,15 +75,16 @@ func countReminders(messages []llm.Message) int {
 	return n
 }
 
-// explainNearMiss returns an explanation for the model: what is wrong with the near miss call, and on which line of its
-// answer.
+// explainNearMiss returns an explanation for the model: why call, which isNearMiss reports, is not a call in the form of
+// the prompt, and on which line of answer it is.
 func explainNearMiss(call llm.ToolCall, answer string) string {
-	if call.Arguments == usePhrase(call.Name) {
+	if isUseCall(call) {
 		return "You wrote that you use the tool " + call.Name + ", but that does not call it."
 	}
 	where := "Line " + lineNumber(answer, call.Arguments) + " of your answer is not a call: "
 	first, rest, _ := strings.Cut(call.Arguments, "\n")
-	second := strings.TrimSpace(strings.SplitN(rest+"\n", "\n", 2)[0])
+	second, _, _ := strings.Cut(rest, "\n")
+	second = strings.TrimSpace(second)
 	switch {
 	case !headerLine.MatchString(call.Arguments):
 		return where + "a tool's name alone does not call it."

@@ -1,7 +1,7 @@
 package texttool
 
 import (
-	"encoding/json"
+	"cmp"
 	"regexp"
 	"slices"
 	"strings"
@@ -87,13 +87,10 @@ func matchNotation(text string, at position, final bool, tools toolSet) matchRes
 		}
 	}
 	if at.lineStart {
-		result = max(result, matchReAct(text, final, tools))
+		result = max(result, matchReAct(text, final, tools), matchPrefix(text, toolCodeMark, final))
 	}
 	if at.answerStart {
 		result = max(result, matchWholeAnswer(text, final, tools))
-	}
-	if at.lineStart {
-		result = max(result, matchPrefix(text, toolCodeMark, final))
 	}
 	return result
 }
@@ -155,29 +152,34 @@ var (
 // matchWholeAnswer matches the beginning of text, which is the whole answer so far, with a call without a mark: JSON or
 // a list in Python's notation, both possibly in a code fence, or a tool's name on a line with JSON below it.
 func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
-	if !final && strings.HasPrefix("```", text) {
+	if mayBecomeFence := strings.HasPrefix("```", text); mayBecomeFence && !final {
 		return needMore
 	}
-	if name := nameStart.FindStringSubmatch(text); name != nil && tools.isKnown(name[1]) {
-		return matched
-	}
-	if name := namePart.FindStringSubmatch(text); name != nil && !final && tools.hasPrefix(name[1]) {
-		return needMore
+	if result := matchNameLine(text, final, tools); result != noMatch {
+		return result
 	}
 	text = text[len(fenceStart.FindString(text)):]
-	if text == "" && !final { // a fence without anything after it yet
-		return needMore
-	}
 	if member := jsonStart.FindStringSubmatch(text); member != nil {
 		if callMembers[member[1]+member[2]] { // one of the two groups is empty
 			return matched
 		}
 		return noMatch
 	}
-	if name := pythonStart.FindStringSubmatch(text); name != nil && tools.isKnown(name[1]) {
+	if head := pythonStart.FindStringSubmatch(text); head != nil && tools.isKnown(head[1]) {
 		return matched
 	}
-	if !final && (jsonPartial.MatchString(text) || pythonPart.MatchString(text)) {
+	if isPartial := jsonPartial.MatchString(text) || pythonPart.MatchString(text); isPartial && !final {
+		return needMore
+	}
+	return noMatch
+}
+
+// matchNameLine matches the beginning of text with the name of a tool on a line, and an object below it.
+func matchNameLine(text string, final bool, tools toolSet) matchResult {
+	if line := nameStart.FindStringSubmatch(text); line != nil && tools.isKnown(line[1]) {
+		return matched
+	}
+	if line := namePart.FindStringSubmatch(text); line != nil && !final && tools.hasPrefix(line[1]) {
 		return needMore
 	}
 	return noMatch
@@ -193,8 +195,8 @@ type segment struct {
 var endTokens = []string{"<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|call|>",
 	"</s>", "<｜end▁of▁sentence｜>", "<|python_end|>", "<|tool_call_end|>", "<|/tool_call|>"}
 
-// trimEnd removes white space and endTokens from the end of text.
-func trimEnd(text string) string {
+// trimEndTokens removes white space and endTokens from the end of text.
+func trimEndTokens(text string) string {
 	for {
 		text = strings.TrimRight(text, whiteSpace)
 		before := text
@@ -207,22 +209,26 @@ func trimEnd(text string) string {
 	}
 }
 
-// parseBuffered splits a text that matchNotation matched into calls and the text around them. It returns false if the
-// text has no call, or a call of a tool that was not offered. All of it is then text. truncated says that the model
-// could not finish the text. A call without a clear end then does not count, because it may lack arguments.
-func parseBuffered(text string, tools toolSet, truncated bool) (segments []segment, hasCall bool) {
-	segments = tools.splitCalls(trimEnd(text), truncated)
+// parseBuffered splits a text that matchNotation matched into calls and the text around them. It returns nil if the text
+// has no call, or a call of a tool that was not offered. All of it is then text. truncated says that the model could not
+// finish the text. A call without a clear end then does not count, because it may lack arguments.
+func parseBuffered(text string, tools toolSet, truncated bool) []segment {
+	segments := tools.splitCalls(trimEndTokens(text), truncated)
+	hasCall := false
 	for _, segment := range segments {
 		if segment.call == nil {
 			continue
 		}
 		if !tools.isKnown(segment.call.name) {
-			return nil, false
+			return nil
 		}
 		segment.call.arguments = tools.wrapText(*segment.call)
 		hasCall = true
 	}
-	return segments, hasCall
+	if !hasCall {
+		return nil
+	}
+	return segments
 }
 
 // splitCalls splits a text into calls and the text between them. The mark at the beginning of the text, such as
@@ -245,7 +251,7 @@ func (tools toolSet) splitCalls(text string, truncated bool) []segment {
 	case strings.HasPrefix(text, pythonMark), strings.HasPrefix(text, pythonStartMark),
 		strings.HasPrefix(text, callMark), strings.HasPrefix(text, callStartMark):
 		_, body, _ := strings.Cut(text, "|>")
-		return callSegments(tools.parseBlock(trimEnd(body)))
+		return callSegments(tools.parseBlock(trimEndTokens(body)))
 	case strings.HasPrefix(text, mistralMark):
 		return callSegments(parseMistral(text))
 	case strings.HasPrefix(text, toolCodeMark):
@@ -362,22 +368,27 @@ var mistralName = regexp.MustCompile(`^\s*([\pL\pM\pN_./-]+)\s*(?:\[CALL_ID\][^\
 // arguments. It returns nil if a part is neither.
 func parseMistral(text string) (calls []writtenCall) {
 	for text != "" {
-		jsonEnd := len(mistralName.FindString(text))
-		jsonEnd += jsonLength(text[jsonEnd:]) // marks before jsonEnd are inside a JSON string and do not count
-		afterJSON, rest, _ := strings.Cut(text[jsonEnd:], mistralMark)
-		part := strings.TrimSpace(text[:jsonEnd] + afterJSON)
-		part = strings.TrimSpace(strings.TrimSuffix(part, "</s>"))
-		text = rest
-		if part == "" {
+		var part string
+		if part, text = cutMistralPart(text); part == "" {
 			continue
 		}
-		found := parseMistralPart(part)
-		if found == nil {
+		partCalls := parseMistralPart(part)
+		if partCalls == nil {
 			return nil
 		}
-		calls = append(calls, found...)
+		calls = append(calls, partCalls...)
 	}
 	return calls
+}
+
+// cutMistralPart cuts text before the next mark of Mistral's notation. Marks within the JSON at the beginning of text,
+// or within the JSON after a name there, are part of a string and do not count.
+func cutMistralPart(text string) (part, rest string) {
+	jsonEnd := len(mistralName.FindString(text))
+	jsonEnd += jsonLength(text[jsonEnd:])
+	afterJSON, rest, _ := strings.Cut(text[jsonEnd:], mistralMark)
+	part = strings.TrimSpace(text[:jsonEnd] + afterJSON)
+	return strings.TrimSpace(strings.TrimSuffix(part, "</s>")), rest
 }
 
 // parseMistralPart reads the text between two marks of Mistral's notation. It returns nil if the text is not a call.
@@ -385,15 +396,11 @@ func parseMistralPart(part string) []writtenCall {
 	if part[0] == '[' || part[0] == '{' {
 		return parseJSONCalls(part)
 	}
-	match := mistralName.FindStringSubmatch(part)
-	if match == nil {
+	head := mistralName.FindStringSubmatch(part)
+	if head == nil || !strings.HasPrefix(part[len(head[0]):], "{") {
 		return nil
 	}
-	arguments := part[len(match[0]):]
-	if !strings.HasPrefix(arguments, "{") {
-		return nil
-	}
-	return []writtenCall{{name: match[1], arguments: arguments}}
+	return []writtenCall{{name: head[1], arguments: part[len(head[0]):]}}
 }
 
 var (
@@ -415,32 +422,38 @@ func (tools toolSet) parseReAct(text string, truncated bool) []writtenCall {
 	if head == nil {
 		return nil
 	}
-	input := head[2]
-	if m := reactInput.FindStringSubmatch(text[len(head[0]):]); m != nil && input == "" {
-		input = m[1]
-		if next := reactNext.FindStringIndex(input); next != nil {
-			input = input[:next[0]]
-		}
-		input = trimFence(strings.TrimSpace(input))
-	}
-	arguments := readInput(input)
-	if truncated && (input == "" || !isObject(arguments)) {
+	input := cmp.Or(head[2], cutActionInput(text[len(head[0]):]))
+	arguments := decodeActionInput(input)
+	isComplete := input != "" && isObject(arguments)
+	if truncated && !isComplete {
 		return nil
 	}
 	return []writtenCall{{name: head[1], arguments: arguments}}
 }
 
-// readInput returns an action's input as a JSON object if it begins with a JSON object, even if other text follows, or
-// if it is an object in Python's notation. It returns {} for an empty input, and any other input unchanged.
-func readInput(input string) string {
+// cutActionInput returns the input of an action from text, which follows the line of the action. It returns "" if the
+// action has no input.
+func cutActionInput(text string) string {
+	match := reactInput.FindStringSubmatch(text)
+	if match == nil {
+		return ""
+	}
+	input := match[1]
+	if next := reactNext.FindStringIndex(input); next != nil {
+		input = input[:next[0]]
+	}
+	return trimFence(input)
+}
+
+// decodeActionInput returns an action's input as a JSON object if it begins with a JSON object, even if other text
+// follows, or if it is an object in Python's notation. It returns {} for an empty input, and any other input unchanged.
+func decodeActionInput(input string) string {
 	if input == "" || strings.EqualFold(input, "none") {
 		return "{}"
 	}
 	if strings.HasPrefix(input, "{") {
-		dec := json.NewDecoder(strings.NewReader(input))
-		var object json.RawMessage
-		if dec.Decode(&object) == nil {
-			return string(object)
+		if n := jsonLength(input); n > 0 {
+			return input[:n]
 		}
 		if object, ok := pythonLiteral(input); ok {
 			return object

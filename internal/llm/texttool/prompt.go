@@ -28,8 +28,8 @@ without any of these words.
 const reminder = "Write a call like this, on lines of their own, with one JSON object:\nTOOL: tool_name\nPARAMETERS: {\"name\": \"value\"}"
 
 // addInstructions returns messages with the form of a call and the request's tools in the system prompt. If the first
-// message is a system prompt, it appends to that message, and otherwise it adds a message. Every request has these
-// instructions, because a model that no longer sees them stops calling tools.
+// message is a system prompt, it appends to that message in place, and otherwise it adds a message. Every request has
+// these instructions, because a model that no longer sees them stops calling tools.
 func addInstructions(messages []llm.Message, request llm.Request) []llm.Message {
 	var b strings.Builder
 	b.WriteString(callForm)
@@ -111,10 +111,11 @@ func appendAsText(out []llm.Message, message llm.Message) []llm.Message {
 
 // resultText returns the result of a call in the form that callForm announces.
 func resultText(message llm.Message) string {
+	label := "TOOL RESULT: "
 	if message.Failed {
-		return "TOOL ERROR: " + message.Tool + "\n" + message.Text
+		label = "TOOL ERROR: "
 	}
-	return "TOOL RESULT: " + message.Tool + "\n" + message.Text
+	return label + message.Tool + "\n" + message.Text
 }
 
 // callsText returns the text of an assistant message, followed by the message's calls in the form of the prompt. It
@@ -128,11 +129,7 @@ func callsText(message llm.Message) string {
 		if isNearMiss(c, message.Text) {
 			continue
 		}
-		args := c.Arguments
-		if args == "" {
-			args = "{}"
-		}
-		blocks = append(blocks, firstLine(c.Name)+"\nPARAMETERS: "+args)
+		blocks = append(blocks, toolLabel+c.Name+"\nPARAMETERS: "+cmp.Or(c.Arguments, "{}"))
 	}
 	return strings.Join(blocks, "\n\n")
 }

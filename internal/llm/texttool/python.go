@@ -11,7 +11,7 @@ import (
 // parameters, which JSON Schema does not define. A variable or an expression has no value that could be passed on.
 func parsePythonCalls(text string) (calls []writtenCall) {
 	p := &pythonParser{text: strings.TrimSpace(text)}
-	list := p.skipToken("[")
+	isList := p.skipToken("[")
 	for {
 		call, ok := p.readCall()
 		if !ok {
@@ -22,7 +22,7 @@ func parsePythonCalls(text string) (calls []writtenCall) {
 			break
 		}
 	}
-	isUnclosed := list && !p.skipToken("]")
+	isUnclosed := isList && !p.skipToken("]")
 	if isUnclosed || p.remainingText() != "" {
 		return nil
 	}
@@ -40,12 +40,12 @@ const (
 func parseToolCode(text string) (calls []writtenCall) {
 	p := &pythonParser{text: text}
 	for p.remainingText() != "" {
-		printed := p.skipToken("print(")
+		isPrinted := p.skipToken("print(")
 		call, ok := p.readCall()
 		if !ok {
 			return nil
 		}
-		if printed && !p.skipToken(")") {
+		if isPrinted && !p.skipToken(")") {
 			return nil
 		}
 		call.name = strings.TrimPrefix(call.name, "default_api.") // the module of all tools in Gemini's prompt
@@ -119,15 +119,15 @@ func (p *pythonParser) readArguments() (object string, ok bool) {
 	var b strings.Builder
 	b.WriteByte('{')
 	for !p.skipToken(")") {
-		if b.Len() > 1 && !p.skipToken(",") {
-			return "", false
+		if b.Len() > len("{") { // not the first argument
+			if !p.skipToken(",") {
+				return "", false
+			}
+			b.WriteByte(',')
 		}
 		name := p.readName()
 		if name == "" || !p.skipToken("=") {
 			return "", false
-		}
-		if b.Len() > 1 {
-			b.WriteByte(',')
 		}
 		b.WriteString(strconv.Quote(name)) // only letters, digits, dots and hyphens
 		b.WriteByte(':')
@@ -184,17 +184,15 @@ var pythonConstants = map[string]string{
 // false if the text is not a list or dictionary.
 func (p *pythonParser) readElements(out *strings.Builder, opening, closing string, read func(*strings.Builder) bool) bool {
 	out.WriteString(opening)
-	for first := true; !p.skipToken(closing); first = false {
-		if !first {
-			if !p.skipToken(",") {
-				return false
-			}
-			if p.skipToken(closing) { // Python allows a comma after the last element
-				break
-			}
-			out.WriteByte(',')
-		}
+	separator := ""
+	for !p.skipToken(closing) {
+		out.WriteString(separator)
+		separator = ","
 		if !read(out) {
+			return false
+		}
+		hasComma := p.skipToken(",") // Python allows a comma after the last element
+		if !hasComma && !strings.HasPrefix(p.remainingText(), closing) {
 			return false
 		}
 	}
