@@ -12,25 +12,27 @@ import (
 // postAGUI serves POST /agui and POST /agui/{agent}. The request has either a question, which starts a run of the
 // agent, or answers to interrupts, which resume the thread's suspended run. Both are streamed as one AG-UI run.
 func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
-	id := pathParam(r, "agent")
-	if id == definition.CapabilitiesID { // /agui/capabilities has a route for GET only, and is no agent
+	agentID := pathParam(r, "agent")
+	if agentID == definition.CapabilitiesID { // /agui/capabilities has a route for GET only, and is not an agent
 		return methodNotAllowed(w, r)
 	}
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
 	var request agui.Request
-	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
-		if request, err = agui.Decode(body); err == nil {
-			err = decodeOptions(request.Options, "/forwardedProps", &request.Request)
+	req, err := h.decodeRequest(r, func(body []byte) (agent.Request, error) {
+		var err error
+		if request, err = agui.Decode(body); err != nil {
+			return agent.Request{}, err
 		}
+		err = decodeOptions(request.Options, "/forwardedProps", &request.Request)
 		return request.Request, err
 	})
 	if err != nil {
 		return err
 	}
-	if id != "" {
-		if err := setAgent(&req, id); err != nil {
+	if agentID != "" {
+		if err := setAgent(&req, agentID); err != nil {
 			return mapPointer(err, "/forwardedProps")
 		}
 	}
@@ -49,9 +51,9 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 // The request must answer all open interrupts, because the client then shows the run as running again. Answers to
 // interrupts that are no longer open are ignored.
 func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agui.Request) error {
-	answers := make(map[string]agui.Answer)
-	for _, a := range request.Answers {
-		answers[a.ID] = a
+	answers := make(map[string]agui.Answer) // by interrupt id
+	for _, answer := range request.Answers {
+		answers[answer.ID] = answer
 	}
 	isAnswered := func(i event.Interrupt) bool {
 		_, ok := answers[i.ID]
@@ -68,15 +70,15 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agu
 	var inputs []agent.Input
 	kinds := make(map[string]string) // by interrupt id
 	for _, i := range suspension.Interrupts {
-		a, ok := answers[i.ID]
+		answer, ok := answers[i.ID]
 		if !ok {
 			return &agui.Invalid{Field: "resume", Message: "must answer every open interrupt"}
 		}
-		in, err := a.InputFor(i.Kind)
+		input, err := answer.InputFor(i.Kind)
 		if err != nil {
 			return err
 		}
-		inputs = append(inputs, in)
+		inputs = append(inputs, input)
 		kinds[i.ID] = i.Kind
 	}
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {

@@ -23,10 +23,12 @@ var uiStreamHeader = http.Header{"X-Vercel-Ai-Ui-Message-Stream": {"v1"}}
 // that continues the message.
 func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	var request aisdk.Request
-	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
-		if request, err = aisdk.Decode(body); err == nil {
-			err = decodeOptions(request.Options, "", &request.Request)
+	req, err := h.decodeRequest(r, func(body []byte) (agent.Request, error) {
+		var err error
+		if request, err = aisdk.Decode(body); err != nil {
+			return agent.Request{}, err
 		}
+		err = decodeOptions(request.Options, "", &request.Request)
 		return request.Request, err
 	})
 	if err != nil {
@@ -71,16 +73,19 @@ func answersInterrupt(q aisdk.Request) func(event.Interrupt) bool {
 
 // continueUIChat answers the run's interrupts in open and streams the rest of its message. open has the interrupts that
 // q answers; q's answers to other interrupts are ignored.
-func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, open []event.Interrupt) error {
+func (h *Handler) continueUIChat(
+	w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, open []event.Interrupt,
+) error {
 	head := aisdk.DecodeStored(run.Request).Header(run)
 	head.MessageID = q.MessageID
 	head.After = run.Last.Seq
 	head.Outputs = make(map[string]json.RawMessage)
 	var inputs []agent.Input
-	for _, a := range q.Answers {
-		if slices.ContainsFunc(open, func(i event.Interrupt) bool { return i.ID == a.ID }) {
-			inputs = append(inputs, a.Input)
-			head.Outputs[a.ID] = a.Output
+	for _, answer := range q.Answers {
+		isOpen := slices.ContainsFunc(open, func(i event.Interrupt) bool { return i.ID == answer.ID })
+		if isOpen {
+			inputs = append(inputs, answer.Input)
+			head.Outputs[answer.ID] = answer.Output
 		}
 	}
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
@@ -96,11 +101,11 @@ const runIDLength = len("run_") + 26
 // runOfChat returns the caller's run whose id a page uses as the id of a chat. In this way a page can show any of its
 // caller's runs, and the chat continues the run's thread. found is false if id does not have the form of a run's id. If
 // it has, and the caller has no such run, the error is event.ErrNotFound.
-func (h *Handler) runOfChat(r *http.Request, id string) (run event.Run, found bool, err error) {
-	if !strings.HasPrefix(id, "run_") || len(id) != runIDLength {
+func (h *Handler) runOfChat(r *http.Request, chatID string) (run event.Run, found bool, err error) {
+	if !strings.HasPrefix(chatID, "run_") || len(chatID) != runIDLength {
 		return event.Run{}, false, nil
 	}
-	run, err = h.ownedRun(r, id)
+	run, err = h.ownedRun(r, chatID)
 	return run, err == nil, err
 }
 
@@ -116,19 +121,18 @@ func (h *Handler) threadOfChat(r *http.Request, chatID string) (string, error) {
 
 // resumeUIChat serves GET /api/chat/{id}/stream. If the id is that of a run (runOfChat), it streams that run, in
 // progress or ended, whichever API format started it. Otherwise it streams the chat's newest run from its beginning, if
-// the run is in progress or the page may have missed its end (missedEnd). If not, it answers 204, which tells the SDK
-// that it has nothing to stream.
+// a page needs that stream (needsUIStream). If not, it answers 204, which tells the SDK that it has nothing to stream.
 func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 	chatID, err := chatIDOf(r)
 	if err != nil {
 		return err
 	}
-	run, found, err := h.runOfChat(r, chatID)
+	run, isRunID, err := h.runOfChat(r, chatID)
 	if err != nil {
 		return err
 	}
-	if found {
-		head, err := h.repeatedHeader(r, run)
+	if isRunID {
+		head, err := h.headerFromStart(r, run)
 		if err != nil {
 			return err
 		}
@@ -137,22 +141,15 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 
-	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: chatID, Limit: 1})
+	newest, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: chatID, Limit: 1})
 	if err != nil {
 		return err
 	}
-	if len(page.Runs) == 0 {
+	if len(newest.Runs) == 0 || !h.needsUIStream(newest.Runs[0]) {
 		writeNoContent(w)
 		return nil
 	}
-	run = page.Runs[0]
-	// A page can have missed the end only of a run that a page has started.
-	fromUIChat := aisdk.DecodeStored(run.Request).Format != ""
-	if run.Last.Terminal() && (!fromUIChat || !h.deliveries.missedEnd(run, h.Log.Now())) {
-		writeNoContent(w)
-		return nil
-	}
-	head, err := h.repeatedHeader(r, run)
+	head, err := h.headerFromStart(r, newest.Runs[0])
 	if err != nil {
 		return err
 	}
@@ -160,10 +157,20 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// repeatedHeader returns the header of a stream that repeats a run from its first event, as a message of its own. The
+// needsUIStream reports whether the run is in progress, or has ended and a page may have missed its end (missedEnd). A
+// page can have missed the end only of a run that a page has started.
+func (h *Handler) needsUIStream(run event.Run) bool {
+	if !run.Last.Terminal() {
+		return true
+	}
+	startedByPage := aisdk.DecodeStored(run.Request).Format != ""
+	return startedByPage && h.deliveries.missedEnd(run, h.Log.Now())
+}
+
+// headerFromStart returns the header of a stream that has the run from its first event, as a message of its own. The
 // error is not_found while the run waits for something that the format cannot ask a person for, event.ErrGone if the
 // log has dropped events of the run, or another error of the log.
-func (h *Handler) repeatedHeader(r *http.Request, run event.Run) (aisdk.Header, error) {
+func (h *Handler) headerFromStart(r *http.Request, run event.Run) (aisdk.Header, error) {
 	if suspended, ok := run.Last.Body.(event.Suspended); ok && !canAskInUIChat(suspended) {
 		return aisdk.Header{}, newProblem("not_found", "The run waits for a person to raise one of its limits, "+
 			"which a UI message stream has no part for. The native API has the question, at /runs/"+run.ID+".")
@@ -204,17 +211,17 @@ func (h *Handler) streamUIChat(w http.ResponseWriter, r *http.Request, head aisd
 // stopUIChat serves POST /api/chat/{id}/stop: it cancels the chat's running and suspended runs. It waits at most
 // cancelWait for each of them to end.
 func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
-	id, err := chatIDOf(r)
+	chatID, err := chatIDOf(r)
 	if err != nil {
 		return err
 	}
-	thread, err := h.threadOfChat(r, id)
+	threadID, err := h.threadOfChat(r, chatID)
 	if err != nil {
 		return err
 	}
 	for _, status := range []event.Status{event.StatusRunning, event.StatusSuspended} {
 		page, err := h.Log.Runs(r.Context(), event.Filter{
-			Owner: ownerOf(r), ThreadID: thread, Status: status, Limit: event.MaxPage,
+			Owner: ownerOf(r), ThreadID: threadID, Status: status, Limit: event.MaxPage,
 		})
 		if err != nil {
 			return err

@@ -96,13 +96,12 @@ func (h *Handler) awaitRun(
 func (h *Handler) followRun(
 	ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event),
 ) (run event.Run, suspended bool, err error) {
-	var whileSuspended <-chan struct{}   // stopWaiting while the event at pos suspends the run, else nil, which blocks
+	var stopIfSuspended <-chan struct{}  // stopWaiting while the event at pos suspends the run, else nil, which blocks
 	handingOver := h.Agent.HandingOver() // set to nil when it is closed, so that it is handled once
 	handedOver := false                  // this process no longer executes runs
 	for pos := int64(0); ; {
 		page, err := h.nextPage(ctx, id, pos, observe == nil)
-		switch {
-		case errors.Is(err, event.ErrGone):
+		if errors.Is(err, event.ErrGone) {
 			// The log has dropped events of a long run after pos. Continue at the newest event, because the end is what
 			// the caller waits for.
 			run, err := h.Log.Run(ctx, id)
@@ -111,9 +110,11 @@ func (h *Handler) followRun(
 			}
 			pos = run.Last.Seq - 1
 			continue
-		case ctx.Err() != nil: // before err, which may only be a consequence of it
+		}
+		if ctx.Err() != nil { // checked before err, which may only be a consequence of it
 			return event.Run{}, false, errContextEnded
-		case err != nil:
+		}
+		if err != nil {
 			return event.Run{}, false, err
 		}
 
@@ -122,29 +123,30 @@ func (h *Handler) followRun(
 				observe(e)
 			}
 			pos = e.Seq
-			whileSuspended = nil
+			stopIfSuspended = nil
 			if isSuspended(e) {
-				whileSuspended = stopWaiting
+				stopIfSuspended = stopWaiting
 			}
 		}
-		switch {
-		case page.Ended:
+		if page.Ended {
 			run, err := h.Log.Run(ctx, id)
 			return run, false, err
-		case len(page.Events) > 0:
+		}
+		if len(page.Events) > 0 {
 			continue // read on until the page is empty
-		case handedOver:
+		}
+		if handedOver {
 			return event.Run{}, false, handedOverProblem(id)
 		}
 
 		select {
 		case <-page.More:
-		case <-whileSuspended:
+		case <-stopIfSuspended:
 			run, err := h.Log.Run(ctx, id)
 			if err != nil || isSuspended(run.Last) {
 				return run, true, err
 			}
-			whileSuspended = nil // the run was resumed after the page was read
+			stopIfSuspended = nil // the run was resumed after the page was read
 		case <-handingOver:
 			handingOver = nil
 			handedOver = true // read once more: the run may have ended just before
@@ -161,10 +163,10 @@ func handedOverProblem(run string) *problem {
 	return p
 }
 
-// nextPage returns the run's events after pos. With onlyEnd, it returns no events until the run has ended or is
+// nextPage returns the run's events after pos. If skipToEnd is true, it returns no events until the run has ended or is
 // suspended, and then only the newest one. If the page has no events, wait for its More before the next call.
-func (h *Handler) nextPage(ctx context.Context, id string, pos int64, onlyEnd bool) (event.Page, error) {
-	if !onlyEnd {
+func (h *Handler) nextPage(ctx context.Context, id string, pos int64, skipToEnd bool) (event.Page, error) {
+	if !skipToEnd {
 		return h.Log.After(ctx, id, pos)
 	}
 	settled, err := h.Log.Settled(ctx, id)
@@ -222,10 +224,10 @@ func (h *Handler) getAnswerStream(w http.ResponseWriter, r *http.Request) error 
 		return newProblem("invalid_request", "The query is malformed.")
 	}
 	req, body, err := native.DecodeQuery(query)
-	if err == nil {
-		req, err = withIdempotencyKey(r, body, req)
-	}
 	if err != nil {
+		return err
+	}
+	if req, err = withIdempotencyKey(r, body, req); err != nil {
 		return err
 	}
 	return h.startStream(w, r, req)

@@ -51,10 +51,12 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 // the run is not Interactive: the agent declines everything that needs a person's decision.
 func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error {
 	var request chat.Request
-	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
-		if request, err = chat.Decode(body); err == nil {
-			err = native.DecodeOptions(request.Options, &request.Request)
+	req, err := h.decodeRequest(r, func(body []byte) (agent.Request, error) {
+		var err error
+		if request, err = chat.Decode(body); err != nil {
+			return agent.Request{}, err
 		}
+		err = native.DecodeOptions(request.Options, &request.Request)
 		return request.Request, err
 	})
 	if err != nil {
