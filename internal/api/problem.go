@@ -186,35 +186,35 @@ const invalidFields = "The request has invalid fields."
 // openAIError writes.
 func invalidRequestProblem(err error) *problem {
 	var (
-		badNative    *native.Invalid
-		badChat      *chat.Invalid
-		badResponses *responses.Invalid
-		badAISDK     *aisdk.Invalid
-		badAGUI      *agui.Invalid
-		badRequest   *agent.InvalidError
-		badContent   *agent.ContentError
+		nativeErr    *native.Invalid
+		chatErr      *chat.Invalid
+		responsesErr *responses.Invalid
+		aisdkErr     *aisdk.Invalid
+		aguiErr      *agui.Invalid
+		fieldErr     *agent.InvalidError
+		contentErr   *agent.ContentError
 		tooLarge     *http.MaxBytesError
 	)
 	var p *problem
 	switch {
-	case errors.As(err, &badNative):
+	case errors.As(err, &nativeErr):
 		p = newProblem("invalid_request", invalidFields)
-		p.Errors = badNative.Errors
-	case errors.As(err, &badChat):
-		p = newProblem("invalid_request", badChat.Error())
-		p.param = badChat.Param
-	case errors.As(err, &badResponses):
-		p = newProblem("invalid_request", badResponses.Error())
-		p.param = badResponses.Param
-	case errors.As(err, &badAISDK):
-		p = fieldProblem(jsonPointer(badAISDK.Field), badAISDK.Message)
-	case errors.As(err, &badAGUI):
-		p = fieldProblem(jsonPointer(badAGUI.Field), badAGUI.Message)
-	case errors.As(err, &badRequest):
-		p = fieldProblem(badRequest.Pointer, badRequest.Detail)
-	case errors.As(err, &badContent):
+		p.Errors = nativeErr.Errors
+	case errors.As(err, &chatErr):
+		p = newProblem("invalid_request", chatErr.Error())
+		p.param = chatErr.Param
+	case errors.As(err, &responsesErr):
+		p = newProblem("invalid_request", responsesErr.Error())
+		p.param = responsesErr.Param
+	case errors.As(err, &aisdkErr):
+		p = fieldProblem(jsonPointer(aisdkErr.Field), aisdkErr.Message)
+	case errors.As(err, &aguiErr):
+		p = fieldProblem(jsonPointer(aguiErr.Field), aguiErr.Message)
+	case errors.As(err, &fieldErr):
+		p = fieldProblem(fieldErr.Pointer, fieldErr.Detail)
+	case errors.As(err, &contentErr):
 		p = newProblem("unprocessable", "The content does not match the schema of the question.")
-		for _, f := range badContent.Fields {
+		for _, f := range contentErr.Fields {
 			p.Errors = append(p.Errors, native.FieldError{Pointer: f.Pointer, Detail: f.Detail})
 		}
 	case errors.As(err, &tooLarge):

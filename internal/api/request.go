@@ -122,7 +122,7 @@ func requireJSON(r *http.Request) error {
 	if err != nil || mediaType != "application/json" || !slices.Contains([]string{"", "utf-8", "utf8"}, charset) {
 		return newProblem("unsupported_media", "The body must be application/json in UTF-8.")
 	}
-	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		p := newProblem("unsupported_media", "The body must not have a Content-Encoding.")
 		p.header.Set("Accept-Encoding", "identity") // RFC 9110 section 15.5.16
 		return p
@@ -149,23 +149,23 @@ func requireAcceptable(r *http.Request, offered string) error {
 	if strings.Trim(accept, ", \t") == "" {
 		return nil
 	}
-	major, _, _ := strings.Cut(offered, "/")
-	matching := []string{"*/*", major + "/*", offered} // the media ranges that match, the most specific one last
+	mainType, _, _ := strings.Cut(offered, "/")
+	matching := []string{"*/*", mainType + "/*", offered} // the media ranges that match, the most specific one last
 	acceptable := false
-	specificity := 0 // the highest index in matching so far
-	for _, v := range strings.Split(accept, ",") {
-		mediaRange, params, err := mime.ParseMediaType(v)
+	best := 0 // the highest index in matching so far
+	for _, item := range strings.Split(accept, ",") {
+		mediaRange, params, err := mime.ParseMediaType(item)
 		if err != nil {
 			continue
 		}
 		i := slices.Index(matching, mediaRange)
-		if i < specificity {
+		if i < best {
 			continue // it does not match (-1), or a more specific media range was found before
 		}
-		q, err := strconv.ParseFloat(params["q"], 64)
-		isAccepted := params["q"] == "" || err == nil && q > 0
-		acceptable = isAccepted || acceptable && i == specificity // of two equal media ranges, one must accept
-		specificity = i
+		weight, err := strconv.ParseFloat(params["q"], 64)
+		accepts := params["q"] == "" || err == nil && weight > 0
+		acceptable = accepts || acceptable && i == best // of two equal media ranges, one must accept
+		best = i
 	}
 	if acceptable {
 		return nil

@@ -186,17 +186,17 @@ func (h *Handler) toolLists(r *http.Request, agentID string, request responses.S
 	tools := h.Agent.UsableTools(r.Context(), identity(r), agent.Request{
 		Agent: agentID, Servers: request.ListedServers, Tools: request.Tools, ServerTools: request.ServerTools,
 	})
-	var out []responses.ToolList
+	var lists []responses.ToolList
 	for _, server := range request.ListedServers {
-		l := responses.ToolList{Server: server}
+		list := responses.ToolList{Server: server}
 		for _, t := range tools {
 			if t.Server == server {
-				l.Tools = append(l.Tools, responses.ListedTool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema})
+				list.Tools = append(list.Tools, responses.ListedTool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema})
 			}
 		}
-		out = append(out, l)
+		lists = append(lists, list)
 	}
-	return out
+	return lists
 }
 
 // maxInputItems is the largest page of input items, and defaultInputItems is the size of a page if the query has no
@@ -210,12 +210,13 @@ const (
 // if the response resumed its run, of the approvals that resumed it.
 func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 	span, err := h.findResponse(r, pathParam(r, "response_id"))
-	if err == nil && span.isWhole() { // the log does not keep the conversation, and a part of it would be wrong
-		err = newProblem("not_found", "The run was started in another API format, "+
-			"which does not keep the conversation before it as the input of a response.")
-	}
 	if err != nil {
 		return missingResponse(err, "response_id")
+	}
+	if span.isWhole() { // the log does not keep the conversation, and a part of it would be wrong
+		p := newProblem("not_found", "The run was started in another API format, "+
+			"which does not keep the conversation before it as the input of a response.")
+		return missingResponse(p, "response_id")
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -241,8 +242,8 @@ func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 	if order == "desc" {
 		slices.Reverse(items)
 	}
-	page, ok := responses.NewPage(items, query.Get("after"), limit)
-	if !ok {
+	page, found := responses.NewPage(items, query.Get("after"), limit)
+	if !found {
 		return queryProblem("after", "is not the id of an item of this list")
 	}
 	writeJSON(w, http.StatusOK, "application/json", page)

@@ -152,14 +152,14 @@ func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
 	if _, err := h.ownedRun(r, id); err != nil {
 		return err
 	}
-	res, err := h.Agent.Result(r.Context(), id, call)
+	result, err := h.Agent.Result(r.Context(), id, call)
 	if errors.Is(err, event.ErrNotFound) {
 		return noResult()
 	}
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", res)
+	writeJSON(w, http.StatusOK, "application/json", result)
 	return nil
 }
 
@@ -190,11 +190,11 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	in, err := native.DecodeInput(body)
+	input, err := native.DecodeInput(body)
 	if err != nil {
 		return err
 	}
-	if err := h.Agent.Answer(r.Context(), identity(r), id, in); err != nil {
+	if err := h.Agent.Answer(r.Context(), identity(r), id, input); err != nil {
 		return err
 	}
 	if wantsStream {
