@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"time"
 
 	"answerd/internal/agent"
@@ -218,12 +217,7 @@ func (h *Handler) getAnswerStream(w http.ResponseWriter, r *http.Request) error 
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		return h.resumeFromEventID(w, r, id)
 	}
-	// r.URL.Query would ignore the parts that it cannot parse.
-	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return newProblem("invalid_request", "The query is malformed.")
-	}
-	req, body, err := native.DecodeQuery(query)
+	req, body, err := native.DecodeQuery(r.URL.Query()) // rejectInvalidQuery has checked that it can be parsed
 	if err != nil {
 		return err
 	}

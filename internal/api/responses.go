@@ -296,7 +296,7 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 	if _, err := h.Log.After(r.Context(), span.run.ID, 0); err != nil {
 		return missingResponse(err, "response_id")
 	}
-	stream, skip, err := parseResponseQuery(r.URL.RawQuery)
+	stream, skip, err := parseResponseQuery(r.URL.Query())
 	if err != nil {
 		return err
 	}
@@ -313,11 +313,7 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 
 // parseResponseQuery parses the query of GET /v1/responses/{response_id}. stream reports that the client wants a
 // stream, and skip is the number of the stream's events that the client already has. The error is a problem.
-func parseResponseQuery(raw string) (stream bool, skip int, err error) {
-	query, err := url.ParseQuery(raw)
-	if err != nil {
-		return false, 0, newProblem("invalid_request", "The query is malformed.")
-	}
+func parseResponseQuery(query url.Values) (stream bool, skip int, err error) {
 	if stream, err = strconv.ParseBool(cmp.Or(query.Get("stream"), "false")); err != nil {
 		return false, 0, newProblem("invalid_request", "The parameter stream must be true or false.")
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 
@@ -218,10 +217,7 @@ func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 			"which does not keep the conversation before it as the input of a response.")
 		return missingResponse(p, "response_id")
 	}
-	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return newProblem("invalid_request", "The query is malformed.")
-	}
+	query := r.URL.Query()
 	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), strconv.Itoa(defaultInputItems)))
 	if err != nil || limit < 1 || limit > maxInputItems {
 		return queryProblem("limit", "must be a number from 1 to 100")
