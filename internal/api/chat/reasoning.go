@@ -25,10 +25,9 @@ func reasoningText(b event.Body) string {
 			return fmt.Sprintf("[%s %s]\n", b.Tool, clipLine(argumentsOf(b)))
 		}
 	case event.ToolResult:
-		text := string(b.Payload)
-		var s string
-		if json.Unmarshal(b.Payload, &s) == nil {
-			text = s
+		var text string
+		if json.Unmarshal(b.Payload, &text) != nil {
+			text = string(b.Payload) // not a string, so it is shown as JSON
 		}
 		return fmt.Sprintf("[%s: %s]\n", b.Tool, clipLine(text))
 	case event.ToolError:
