@@ -83,7 +83,7 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agu
 	}
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
 		return mapInputPointers(err, func(interrupt, field string) string {
-			return jsonPointer(answers[interrupt].At) + agui.PayloadField(kinds[interrupt], field)
+			return jsonPointer(answers[interrupt].Field) + agui.PayloadField(kinds[interrupt], field)
 		})
 	}
 	h.streamAGUI(w, r, request, run, run.Last.Seq)
