@@ -410,8 +410,9 @@ func forEvaluation(environ environment) environment {
 // returns. It prints each case's result to stdout, and the progress to stderr if that is a terminal. If ctx ends during
 // the runs, the report has the runs that had ended by then.
 func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, environ environment, stdout, stderr io.Writer) (eval.Report, error) {
+	isLocal := url == ""
 	configuration := url
-	if url == "" {
+	if isLocal {
 		service, err := startLocalService(ctx, forEvaluation(environ), stderr)
 		if err != nil {
 			return eval.Report{}, err
@@ -435,7 +436,7 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 			table.Add(c)
 		},
 	}
-	if configuration == url { // the answerd in this process needs no token
+	if !isLocal { // the answerd in this process needs no token
 		opts.Token = tokenReader(f.tokenFile)
 	}
 	report, err := eval.Run(ctx, suite, opts)
@@ -459,19 +460,26 @@ type reportFiles struct{ json, junit *os.File }
 
 // openReports creates the report files at the two paths; "" creates none. Every error is a *usageError.
 func openReports(jsonPath, junitPath string) (r reportFiles, err error) {
-	for _, format := range []struct {
-		flag, path string
-		file       **os.File
-	}{{"-out", jsonPath, &r.json}, {"-junit", junitPath, &r.junit}} {
-		if format.path == "" {
-			continue
-		}
-		if *format.file, err = os.Create(format.path); err != nil {
-			r.close()
-			return reportFiles{}, &usageError{format.flag + " cannot be written: " + fileReason(err)}
-		}
+	if r.json, err = createReport("-out", jsonPath); err != nil {
+		return reportFiles{}, err
+	}
+	if r.junit, err = createReport("-junit", junitPath); err != nil {
+		r.close()
+		return reportFiles{}, err
 	}
 	return r, nil
+}
+
+// createReport creates the file at path, the value of the flag flagName. For the path "" it returns nil.
+func createReport(flagName, path string) (*os.File, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, &usageError{flagName + " cannot be written: " + fileReason(err)}
+	}
+	return file, nil
 }
 
 // write writes report to the files, and closes them.
