@@ -128,7 +128,7 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 // An error means that the settings for callers' tokens cannot be used.
 func checkServices(ctx context.Context, cfg config, tokens *token.ClientCredentials, stdout io.Writer) (nextSteps []string, _ error) {
 	nextSteps = checkModelEndpoints(ctx, cfg, stdout)
-	if !printEventLog(ctx, cfg, stdout) {
+	if !checkEventLog(ctx, cfg, stdout) {
 		nextSteps = append(nextSteps, "EVENTS_URL: start NATS with JetStream, or correct the URL and EVENTS_CREDENTIALS_FILE")
 	}
 	nextSteps = append(nextSteps, checkToken(ctx, cfg, tokens, stdout)...)

@@ -291,7 +291,7 @@ type config struct {
 	// The fields below are not settings: loadConfig derives them, or reads them from the files that settings name.
 
 	eventsMaxBytesSet bool // EVENTS_MAX_BYTES is set; if false, the event log may choose a smaller bound
-	portDecides       bool // Addr was derived from PORT, because ADDR is not set
+	portSetsAddr      bool // Addr was derived from PORT, because ADDR is not set
 
 	certificates certificates // of TLS_*, LLM_TLS_* and IAM_TLS_*
 	tokenKeys    *sealed.Keys // of TOKENS_KEY_FILE; nil if it is not set

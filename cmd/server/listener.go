@@ -119,11 +119,11 @@ func (c *config) maxConnections() int {
 	if c.MaxConnections > 0 {
 		return c.MaxConnections
 	}
-	n := c.MaxStreams + c.MaxStreams/10 + 1
+	limit := c.MaxStreams + c.MaxStreams/10 + 1
 	if files := maxOpenFiles(); files > 0 {
-		n = min(n, max(files/3, 1))
+		limit = min(limit, max(files/3, 1))
 	}
-	return n
+	return limit
 }
 
 // listen returns c.listener if it is set, or else a new listener at ADDR. It refuses an address beyond loopback if that

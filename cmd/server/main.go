@@ -197,15 +197,16 @@ func run(ctx context.Context, args []string, environ environment, stdout, stderr
 	case name == "-version", name == "--version":
 		name = "version"
 	}
-	all := commands()
-	i := slices.IndexFunc(all, func(c command) bool { return c.name == name })
-	if i < 0 {
-		return &usageError{fmt.Sprintf("%.40q is not a command; the commands are %s", name, commandNames())}
+	for _, c := range commands() {
+		if c.name != name {
+			continue
+		}
+		if len(args) > 0 && !c.takesArgs {
+			return &usageError{name + " takes no arguments; answerd help describes the commands"}
+		}
+		return c.run(ctx, args, environ, stdout, stderr)
 	}
-	if len(args) > 0 && !all[i].takesArgs {
-		return &usageError{name + " takes no arguments; answerd help describes the commands"}
-	}
-	return all[i].run(ctx, args, environ, stdout, stderr)
+	return &usageError{fmt.Sprintf("%.40q is not a command; the commands are %s", name, commandNames())}
 }
 
 // isHelpFlag reports whether arg asks for help.
@@ -222,10 +223,10 @@ func reportError(err error, stderr io.Writer) int {
 		return 130 // 128 + SIGINT, as in shells
 	}
 	fmt.Fprintf(stderr, "answerd: %v (see %s)\n", err, helpPage(err))
-	var config *configError
-	var usage *usageError
-	var suite *eval.Error
-	if errors.As(err, &config) || errors.As(err, &usage) || errors.As(err, &suite) {
+	var configErr *configError
+	var usageErr *usageError
+	var suiteErr *eval.Error
+	if errors.As(err, &configErr) || errors.As(err, &usageErr) || errors.As(err, &suiteErr) {
 		return 2
 	}
 	return 1

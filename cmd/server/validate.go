@@ -50,7 +50,7 @@ type settingRule struct {
 func (c *config) settingRules() []settingRule {
 	return []settingRule{
 		// The address.
-		{"PORT", c.portDecides && !isPort(c.Port), "must be 1 to 65535"},
+		{"PORT", c.portSetsAddr && !isPort(c.Port), "must be 1 to 65535"},
 		{"TLS_KEY_FILE", c.TLSCertFile != "" && c.TLSKeyFile == "", "must be set when TLS_CERT_FILE is"},
 		{"TLS_CERT_FILE", c.TLSKeyFile != "" && c.TLSCertFile == "", "must be set when TLS_KEY_FILE is"},
 
@@ -316,7 +316,7 @@ func isURL(s string) bool {
 // unauthenticatedError returns the error for listening beyond loopback without authentication, where any program in the
 // network could use the tools. It names the setting that the address comes from, PORT or ADDR.
 func (c *config) unauthenticatedError() error {
-	if c.portDecides {
+	if c.portSetsAddr {
 		return &configError{"PORT", "listens beyond loopback and no inbound authentication is set: set AUTH_ISSUER, or ADDR=127.0.0.1:" + c.Port + " to serve this machine alone, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
 	}
 	return &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
