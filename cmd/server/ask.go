@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,9 +24,8 @@ import (
 )
 
 const (
-	probeTimeout = time.Second // how long isAlive waits for an answer
-	maxQuestion  = 1 << 20     // bytes of a question that is read from stdin
-	maxParallel  = 64          // highest value of -parallel
+	maxQuestion = 1 << 20 // bytes of a question that is read from stdin
+	maxParallel = 64      // highest value of -parallel
 )
 
 // askFlags holds the flags of the commands ask and chat. The help text of commands describes them.
@@ -180,20 +178,6 @@ func tokenReader(path string) func() (string, error) {
 		}
 		return string(bytes.TrimSpace(token)), nil
 	}
-}
-
-// isAlive reports whether an answerd on this machine answers at url within probeTimeout. It also checks the body of the
-// reply, because another service may listen there.
-func isAlive(ctx context.Context, url string) bool {
-	ctx, stop := context.WithTimeout(ctx, probeTimeout)
-	defer stop()
-	resp, err := getHealth(ctx, url)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 256))
-	return err == nil && resp.StatusCode == http.StatusOK && bytes.Contains(body, []byte(`"status":"ok"`))
 }
 
 // localService is an answerd in this process, on a free port of the loopback interface.

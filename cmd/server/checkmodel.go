@@ -59,9 +59,6 @@ func (c *config) modelEndpoints() []modelEndpoint {
 	return append([]modelEndpoint{shared}, own...)
 }
 
-// upstreamModel returns the id by which the endpoint knows the model of profile.
-func upstreamModel(profile llm.Profile) string { return cmp.Or(profile.Upstream, profile.ID) }
-
 // ownEndpoint returns the endpoint of profile. What profile does not set comes from shared, the endpoint at
 // LLM_BASE_URL, by the same rules as in endpointConfig.
 func (c *config) ownEndpoint(profile llm.Profile, shared modelEndpoint) modelEndpoint {

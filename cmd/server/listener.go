@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -242,6 +244,23 @@ func checkHealth(ctx context.Context, environ environment) error {
 		return fmt.Errorf("%s answers %s", resp.Request.URL.Host, resp.Status)
 	}
 	return nil
+}
+
+// probeTimeout bounds how long isAlive waits for the reply.
+const probeTimeout = time.Second
+
+// isAlive reports whether an answerd on this machine answers at url within probeTimeout. It also checks the body of the
+// reply, because another service may listen there.
+func isAlive(ctx context.Context, url string) bool {
+	ctx, stop := context.WithTimeout(ctx, probeTimeout)
+	defer stop()
+	resp, err := getHealth(ctx, url)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 256))
+	return err == nil && resp.StatusCode == http.StatusOK && bytes.Contains(body, []byte(`"status":"ok"`))
 }
 
 // getHealth sends GET /healthz to the answerd at url, on this machine. The caller must close the response's body.

@@ -56,16 +56,9 @@ func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog
 	if inMemory {
 		limits.log = int64(c.EventsMaxBytes)
 	}
-	limit := debug.SetMemoryLimit(-1) // a negative value only reads the limit
-	source := "GOMEMLIMIT"
-	if limit == math.MaxInt64 { // GOMEMLIMIT is not set
-		source = "the container's limit"
-		container, err := containerLimit()
-		if err != nil || container == 0 || container > math.MaxInt64/2 {
-			return limits // no cgroup, or one without a limit
-		}
-		limit = derivedMemoryLimit(int64(container))
-		debug.SetMemoryLimit(limit)
+	limit, source := setMemoryLimit(containerLimit)
+	if limit == 0 {
+		return limits
 	}
 	content := max(limit-limit/garbagePart-processMemory, minContentMemory)
 	if !inMemory || !c.eventsMaxBytesSet {
@@ -76,6 +69,22 @@ func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog
 	limits.runs = max(content-limits.log, content/3)
 	logger.Info("memory is limited", "memory_limit", limit, "from", source, "log_memory", limits.log, "runs_memory", limits.runs)
 	return limits
+}
+
+// setMemoryLimit returns the memory limit of the Go runtime, and says for the log where the limit comes from. Without
+// GOMEMLIMIT it sets the limit that follows from the container's. It returns 0 if the container has no limit either.
+func setMemoryLimit(containerLimit func() (uint64, error)) (limit int64, source string) {
+	limit = debug.SetMemoryLimit(-1) // a negative value only reads the limit
+	if limit != math.MaxInt64 {
+		return limit, "GOMEMLIMIT"
+	}
+	container, err := containerLimit()
+	if err != nil || container == 0 || container > math.MaxInt64/2 {
+		return 0, "" // no cgroup, or one without a limit
+	}
+	limit = derivedMemoryLimit(int64(container))
+	debug.SetMemoryLimit(limit)
+	return limit, "the container's limit"
 }
 
 // derivedMemoryLimit returns the memory limit to set for the Go runtime in a container with container bytes of memory.

@@ -100,24 +100,30 @@ func (c *config) newSecretFile(setting string, secret auth.Secret, logger *slog.
 func (f *secretFile) read() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	info, err := os.Stat(f.path)
-	if err == nil && sameFile(info, f.seen) {
+	state := fileState(f.path)
+	if state != nil && sameFile(state, f.seen) {
 		return f.secret
 	}
-	var data []byte
-	if err == nil {
-		data, err = os.ReadFile(f.path)
-	}
-	text := strings.TrimRight(string(data), "\r\n")
-	if err == nil && text == "" {
-		err = errors.New("it is empty")
-	}
+	text, err := readSecretText(f.path)
 	if err != nil {
 		f.logger.Warn("the file of a secret cannot be used; the last secret stays in use", "for", f.what, "error", fileReason(err), help.SecretFiles.Attr())
 		return f.secret
 	}
-	f.seen, f.secret = info, text
+	f.seen, f.secret = state, text
 	return f.secret
+}
+
+// readSecretText returns the text in the file at path, without line breaks at the end. An empty file is an error.
+func readSecretText(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	text := strings.TrimRight(string(data), "\r\n")
+	if text == "" {
+		return "", errors.New("it is empty")
+	}
+	return text, nil
 }
 
 // addEndpoints gives router an own endpoint for each model that hasOwnEndpoint, as the model's profile configures it.

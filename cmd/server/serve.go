@@ -234,10 +234,18 @@ func (s *serviceParts) startAgent() (*agent.Agent, error) {
 		return nil, err
 	}
 	options := s.cfg.agentOptions()
-	options.Model, options.Tools, options.Log = s.models.router, s.tools.client, s.log
-	options.Prompt, options.Hooks, options.Deliveries, options.Rules = s.prompt, s.hooks, deliveries, s.rules
-	options.MemoryShort, options.Memory = newMemoryCheck(s.log), admission.NewMemory(s.limits.runs)
-	options.Logger, options.Tracer, options.Meter = s.logger, s.tel.Tracer("answerd/agent"), s.tel.Meter("answerd/agent")
+	options.Model = s.models.router
+	options.Tools = s.tools.client
+	options.Log = s.log
+	options.Prompt = s.prompt
+	options.Hooks = s.hooks
+	options.Deliveries = deliveries
+	options.Rules = s.rules
+	options.MemoryShort = newMemoryCheck(s.log)
+	options.Memory = admission.NewMemory(s.limits.runs)
+	options.Logger = s.logger
+	options.Tracer = s.tel.Tracer("answerd/agent")
+	options.Meter = s.tel.Meter("answerd/agent")
 	return agent.New(options)
 }
 
@@ -306,8 +314,11 @@ func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Cont
 			client.CloseIdleConnections()
 		}
 	}
-	return func(ctx context.Context) (console.SignIn, error) {
+	signIn = func(ctx context.Context) (console.SignIn, error) {
 		endpoints, err := discovery.Endpoints(ctx)
+		if err != nil {
+			return console.SignIn{}, err
+		}
 		scope := cmp.Or(cfg.ConsoleOIDCScope, cfg.AuthScope)
 		if cfg.ConsoleOIDCScope == "" && endpoints.OpenID {
 			scope = strings.TrimSpace("openid " + scope)
@@ -316,8 +327,9 @@ func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Cont
 			Issuer: cfg.AuthIssuer, ClientID: cfg.ConsoleOIDCClientID, Scope: scope, Audience: cfg.AuthAudience,
 			AuthorizationEndpoint: endpoints.Authorization, TokenEndpoint: endpoints.Token,
 			EndSessionEndpoint: endpoints.EndSession, IssuerInResponse: endpoints.IssuerInResponse,
-		}, err
-	}, end
+		}, nil
+	}
+	return signIn, end
 }
 
 // newHooks returns the client of the operator's hook service, or nil without HOOKS_URL. The caller must close it. Every
@@ -330,14 +342,14 @@ func newHooks(cfg config, tel *telemetry.Telemetry, logger *slog.Logger) (*webho
 	for _, name := range trimElements(cfg.HooksEvents) {
 		events = append(events, webhook.Event(name))
 	}
-	o := webhook.Options{
+	options := webhook.Options{
 		URL: cfg.HooksURL, Secret: cfg.HooksSecret, Events: events, Transport: tel.Transport,
 		Tracer: tel.Tracer("answerd/agent/hook"), Meter: tel.Meter("answerd/agent/hook"),
 	}
 	if file := cfg.newSecretFile("HOOKS_SECRET", cfg.HooksSecret, logger); file != nil {
-		o.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
+		options.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
 	}
-	hooks, err := webhook.New(o)
+	hooks, err := webhook.New(options)
 	if err != nil {
 		return nil, &configError{"HOOKS_URL", err.Error()}
 	}
@@ -350,20 +362,20 @@ func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *sl
 	if c.RunWebhookURL == "" && c.CallbackOrigins == nil {
 		return nil, nil
 	}
-	o := delivery.Options{
+	options := delivery.Options{
 		URL: c.RunWebhookURL, CallbackOrigins: c.CallbackOrigins, PrivateCallbacks: c.CallbackPrivate, Secret: c.HooksSecret,
 		Log: log, MaxBytes: int64(c.EventsMaxBytes) / 8, // leaves most of the log to the runs
 		Local: c.EventsURL.IsZero(),
 		Meter: tel.Meter("answerd/agent/delivery"), Logger: logger,
 	}
 	if file := c.newSecretFile("HOOKS_SECRET", c.HooksSecret, logger); file != nil {
-		o.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
+		options.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
 	}
-	d, err := delivery.New(o)
+	deliveries, err := delivery.New(options)
 	if err != nil {
 		return nil, fmt.Errorf("set up deliveries: %w", err)
 	}
-	return d, nil
+	return deliveries, nil
 }
 
 // newReceiptSigner returns a signer with the keys in RECEIPT_KEY_FILE, or nil if that is not set. Every error is a

@@ -115,12 +115,12 @@ func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
 // members of that file. Every error is a *configError.
 func mcpServers(cfg config) (servers []mcpconfig.Server, warnings []string, err error) {
 	if cfg.MCPURL != "" {
-		s, err := mcpconfig.SingleServer(cfg.MCPURL)
+		single, err := mcpconfig.SingleServer(cfg.MCPURL)
 		if err != nil {
 			return nil, nil, &configError{"MCP_URL", err.Error()}
 		}
-		s.Approval = mcpconfig.Approval(cfg.MCPApproval)
-		servers = append(servers, s)
+		single.Approval = mcpconfig.Approval(cfg.MCPApproval)
+		servers = append(servers, single)
 	}
 	if cfg.MCPConfigPath == "" {
 		return servers, nil, nil
@@ -135,7 +135,8 @@ func mcpServers(cfg config) (servers []mcpconfig.Server, warnings []string, err 
 	}
 	for _, s := range fromFile {
 		if s.Auth == mcpconfig.AuthJWT && !s.Disabled && !cfg.EnableJWTToken {
-			return nil, nil, &configError{"MCP_CONFIG_PATH", fmt.Sprintf("server %q, auth: type jwt needs ENABLE_JWT_TOKEN=true, or its calls would have no token", s.Name)}
+			reason := fmt.Sprintf("server %q, auth: type jwt needs ENABLE_JWT_TOKEN=true, or its calls would have no token", s.Name)
+			return nil, nil, &configError{"MCP_CONFIG_PATH", reason}
 		}
 	}
 	return append(servers, fromFile...), warnings, nil

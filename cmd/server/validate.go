@@ -214,7 +214,8 @@ func (c *config) checkPublicURL() error {
 		return nil
 	}
 	u, err := url.Parse(c.PublicURL)
-	if err != nil || fetch.CheckEndpoint("", c.PublicURL) != nil || !isBasePath(u.EscapedPath()) || u.RawQuery != "" || strings.ContainsAny(u.Host, `"\`) {
+	isSecure := fetch.CheckEndpoint("", c.PublicURL) == nil
+	if err != nil || !isSecure || !isBasePath(u.EscapedPath()) || u.RawQuery != "" || strings.ContainsAny(u.Host, `"\`) {
 		return &configError{"PUBLIC_URL", "must be https://host or https://host/path, or http:// on a loopback address; a path has letters, digits and -._~"}
 	}
 	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
@@ -360,22 +361,30 @@ func (c *config) addAllowedHosts(host string) {
 // *configError for a value that no request can match.
 func (c *config) normalizeHosts() error {
 	for i, given := range c.AllowedHosts {
-		host := strings.ToLower(strings.TrimSuffix(strings.Trim(strings.TrimSpace(given), "[]"), "."))
-		if host == "" || strings.ContainsAny(host, "/@* ") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		host := strings.Trim(strings.TrimSpace(given), "[]") // the brackets of an IPv6 address
+		host = strings.ToLower(strings.TrimSuffix(host, "."))
+		hasPort := strings.Contains(host, ":") && net.ParseIP(host) == nil
+		if host == "" || hasPort || strings.ContainsAny(host, "/@* ") {
 			return &configError{"ALLOWED_HOSTS", fmt.Sprintf("%q is not a host like app.example.com, without scheme and port", given)}
 		}
 		c.AllowedHosts[i] = host
 	}
 	for i, given := range c.CORSOrigins {
 		u, err := url.Parse(strings.ToLower(strings.TrimSpace(given)))
-		if err != nil || u.Scheme == "" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
+		if err != nil || !isOrigin(u) {
 			return &configError{"CORS_ORIGINS", fmt.Sprintf("%q is not an origin like https://app.example.com", given)}
 		}
 		// Browsers leave the default port out (RFC 6454 section 6.2).
-		port := map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
-		c.CORSOrigins[i] = u.Scheme + "://" + strings.TrimSuffix(u.Host, port)
+		defaultPort := map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
+		c.CORSOrigins[i] = u.Scheme + "://" + strings.TrimSuffix(u.Host, defaultPort)
 	}
 	return nil
+}
+
+// isOrigin reports whether u has a scheme and a host, and nothing else except for a port.
+func isOrigin(u *url.URL) bool {
+	hasMore := u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != ""
+	return u.Scheme != "" && u.Host != "" && !hasMore
 }
 
 // budget returns the budget of every run, from the BUDGET_ settings.
