@@ -36,7 +36,9 @@ var rules = []rule{
 		`(?i)\bwhat (?:time|day|date) is it(?: now| today)?(?: in ` + place + `)?|^and in ` + place), zoneArguments},
 	{"calculate", "What is 12.5 * 8?", regexp.MustCompile(
 		`(?i)\b(?:what is|what's|how much is|calculate|compute)\s+` + sum + `|^\s*` + sum + `[\s=?.!]*$`),
-		func(groups []string) any { return args{"expression": truncate(strings.TrimRight(groups[1]+groups[2], ". "), 200)} }},
+		func(groups []string) any {
+			return args{"expression": truncate(strings.TrimRight(groups[1]+groups[2], ". "), 200)}
+		}},
 	{"convert", "How much is 12 miles in km?", regexp.MustCompile(
 		`(?i)(-?\d{1,15}(?:\.\d{1,15})?)\s*(°?\pL+|[€$£])\s+(?:in|to|into)\s+(°?\pL+|[€$£])`), conversionArguments},
 	{"search_docs", "How do I resume a stream?", regexp.MustCompile(
@@ -70,7 +72,6 @@ func namedArguments(groups []string) any {
 	}
 	return json.RawMessage(groups[2])
 }
-
 
 // noteArguments returns the argument of delete_note.
 func noteArguments(groups []string) any {
