@@ -102,7 +102,7 @@ func (h *Handler) callAnswerTool(ctx context.Context, call *mcpserver.Call) mcps
 	if call.Tool != mcptool.Name {
 		t.agent = call.Tool
 		d := definition.Find(h.Agent.Agents(t.caller), t.agent)
-		t.hasOwnOutput = d != nil && mcptool.AgentTool(d.ID, d.Description, d.OutputSchema).HasOwnOutput()
+		t.hasOwnOutput = d != nil && mcptool.AgentTool(d.ID, d.Description, d.OutputSchema).HasOwnOutput
 	}
 	run, err := t.awaitAnswer(ctx)
 	if err != nil {

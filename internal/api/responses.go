@@ -37,7 +37,7 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	stored, _ := responses.DecodeStored(record) // cannot fail for what EncodeStored returns
 	req.Record = responses.NotStored
 
-	if request.IsStored() {
+	if request.Echo.IsStored() {
 		// The caller's next request can answer an approval. Elicitations and limits have no item
 		// in this format, so they could not be answered.
 		req.Interactive = true

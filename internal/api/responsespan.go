@@ -39,7 +39,7 @@ func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error)
 		return responseSpan{}, event.ErrNotFound
 	}
 	request, ok := responses.DecodeStored(run.Request)
-	if ok && !request.IsStored() {
+	if ok && !request.Echo.IsStored() {
 		return responseSpan{}, newProblem("not_found", "The response was created with store false, so it is not kept. "+
 			"The native API has its run, at /runs/"+run.ID+".")
 	}

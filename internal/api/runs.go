@@ -141,11 +141,6 @@ func (h *Handler) getReceiptKeys(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-// noResult returns the problem of a tool call that has no result.
-func noResult() error {
-	return newProblem("not_found", "The run has no finished tool call with this id.")
-}
-
 // getResult serves GET /runs/{run_id}/results/{call_id}: the whole result of one tool call.
 func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
 	id, call := pathParam(r, "run_id"), pathParam(r, "call_id")
@@ -154,7 +149,7 @@ func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
 	}
 	result, err := h.Agent.Result(r.Context(), id, call)
 	if errors.Is(err, event.ErrNotFound) {
-		return noResult()
+		return newProblem("not_found", "The run has no finished tool call with this id.")
 	}
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ type streamFormat struct {
 
 // nativeFormat encodes each event by itself, so its streams can begin anywhere in a run.
 var nativeFormat = streamFormat{
-	append:  func(buf []byte, e event.Event) []byte { return native.AppendFrame(buf, e) },
+	append:  native.AppendFrame,
 	expired: func(run string, pos int64) []sse.Frame { return []sse.Frame{native.TokenExpired(run, pos)} },
 }
 

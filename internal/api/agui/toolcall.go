@@ -22,11 +22,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		enc.emitEvent("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": b.Delta})
 	case event.ToolCall:
 		if !enc.streamedArgs[b.CallID] { // the model's endpoint sent the arguments as a whole, or not at all
-			args := b.ArgsText
-			if b.Args != nil {
-				args = string(b.Args)
-			}
-			enc.emitEvent("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": args})
+			enc.emitEvent("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": b.Arguments()})
 		}
 		enc.emitEvent("TOOL_CALL_END", fields{"toolCallId": b.CallID})
 	case event.ToolProgress:
@@ -44,11 +40,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	case event.LogMessage:
 		enc.emitEvent("CUSTOM", fields{"name": "log", "value": b})
 	case event.ToolResult:
-		var text string
-		if json.Unmarshal(b.Payload, &text) != nil { // not a string, so the client gets the JSON
-			text = string(b.Payload)
-		}
-		enc.encodeResult(b.Call, text, nil)
+		enc.encodeResult(b.Call, b.Text(), nil)
 	case event.ToolError:
 		enc.encodeResult(b.Call, "Error: "+b.Payload, fields{"isError": true, "kind": b.Kind})
 	}

@@ -110,15 +110,13 @@ func (q *Request) readQuestion(messages []message, id, trigger string) error {
 	case "system":
 		return &Invalid{"messages", "must end with a message of the user"}
 	}
-	// readMessage added the user's message at the end of the history.
-	before, last := q.History[:len(q.History)-1], q.History[len(q.History)-1]
+	last := q.History[len(q.History)-1] // readMessage added the user's message there
 	if strings.TrimSpace(last.Content) == "" && len(last.Media) == 0 {
 		return &Invalid{"messages", "must end with a message that is not blank"}
 	}
-	q.Question, q.Media, q.History = last.Content, last.Media, before
-	if len(before) == 0 && trigger != regenerate {
-		// A nil History lets the question continue its thread. An empty one would mean that the question is the first.
-		q.History = nil
+	q.TakeQuestion()
+	if q.History == nil && trigger == regenerate {
+		q.History = []agent.Message{} // says that nothing came before, so that the question does not continue the thread
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func (q *Request) readQuestion(field string) error {
 	if len(q.History) == 0 {
 		return &Invalid{"messages", "must have a message of the user"}
 	}
-	before, last := q.History[:len(q.History)-1], q.History[len(q.History)-1]
+	last := q.History[len(q.History)-1]
 	switch {
 	case last.Role == "tool":
 		return nil
@@ -112,11 +112,7 @@ func (q *Request) readQuestion(field string) error {
 	case strings.TrimSpace(last.Content) == "" && len(last.Media) == 0:
 		return &Invalid{field + ".content", "must not be blank"}
 	}
-	q.Question, q.Media, q.History = last.Content, last.Media, before
-	if len(before) == 0 {
-		// A nil History lets the question continue its thread. An empty one would mean that the question is the first.
-		q.History = nil
-	}
+	q.TakeQuestion()
 	return nil
 }
 

@@ -138,11 +138,6 @@ func errorType(status int) string {
 	return "invalid_request_error"
 }
 
-// tokenExpired returns the error that ends a stream because the caller's token has expired.
-func tokenExpired() Error {
-	return Error{Message: "The access token has expired. The run goes on.", Type: "authentication_error", Code: "token_expired"}
-}
-
 // runError returns the error that ends a stream because its run failed. The response's status is already 200, so only
 // the type and the code say what happened. A failure is a server_error unless the model is unknown or rate limited, or
 // the conversation is too long for it.

@@ -118,7 +118,7 @@ func (q *Request) readLimits(in body) error {
 	if invalid := q.SetMetadata(in.Metadata); invalid != nil {
 		return &Invalid{"metadata", invalid.Detail}
 	}
-	if q.Background && !q.IsStored() {
+	if q.Background && !q.Echo.IsStored() {
 		return &Invalid{"background", "needs store"}
 	}
 	if in.MaxOutputTokens != nil {

@@ -210,7 +210,7 @@ func (q *Request) readQuestion() error {
 	if len(q.History) == 0 {
 		return &Invalid{"input", "must have a message of the user"}
 	}
-	before, last := q.History[:len(q.History)-1], q.History[len(q.History)-1]
+	last := q.History[len(q.History)-1]
 	switch {
 	case last.Role == "tool":
 		return nil
@@ -219,11 +219,7 @@ func (q *Request) readQuestion() error {
 	case strings.TrimSpace(last.Content) == "" && len(last.Media) == 0:
 		return &Invalid{"input", "must not be blank"}
 	}
-	q.Question, q.Media, q.History = last.Content, last.Media, before
-	if len(before) == 0 {
-		// A nil History lets the question continue its thread. An empty one would mean that the question is the first.
-		q.History = nil
-	}
+	q.TakeQuestion()
 	return nil
 }
 

@@ -286,12 +286,3 @@ func callError(kind, message string) any {
 	}
 	return protocolError{"mcp_protocol_error", code, message}
 }
-
-// plainText returns the payload of a tool result as text: a JSON string as its value, any other value as JSON.
-func plainText(payload json.RawMessage) string {
-	var text string
-	if json.Unmarshal(payload, &text) == nil {
-		return text
-	}
-	return string(payload)
-}
