@@ -14,6 +14,8 @@ import (
 	"time"
 	_ "time/tzdata" // the image has no zone database
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
+
 	contract "answerd/api"
 	"answerd/internal/agent"
 	"answerd/internal/agent/admission"
@@ -153,7 +155,7 @@ func (s *serviceParts) openCallerChecks(ctx context.Context) (err error) {
 // openLogModelsAndTools sets the memory limits, and opens the event log, the model endpoints and the client of the MCP
 // servers. It also starts the metrics of the MCP servers and the warnings about certificates that expire soon.
 func (s *serviceParts) openLogModelsAndTools(ctx context.Context) error {
-	s.limits = s.cfg.limitMemory(containerMemory, s.logger)
+	s.limits = s.cfg.limitMemory(memlimit.FromCgroup, s.logger)
 	log, closeLog, err := openLog(ctx, s.cfg, s.limits.log, s.logger)
 	if err != nil {
 		return err
@@ -233,34 +235,21 @@ func (s *serviceParts) startAgent() (*agent.Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := s.cfg.agentOptions()
-	options.Model = s.models.router
-	options.Tools = s.tools.client
-	options.Log = s.log
-	options.Prompt = s.prompt
-	options.Hooks = s.hooks
-	options.Deliveries = deliveries
-	options.Rules = s.rules
-	options.MemoryShort = newMemoryCheck(s.log)
-	options.Memory = admission.NewMemory(s.limits.runs)
-	options.Logger = s.logger
-	options.Tracer = s.tel.Tracer("answerd/agent")
-	options.Meter = s.tel.Meter("answerd/agent")
-	return agent.New(options)
-}
-
-// agentOptions returns the agent's options that come from settings. startAgent adds the other parts of the service.
-func (c *config) agentOptions() agent.Options {
-	return agent.Options{
-		BasePath: c.basePath(), DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Agents: c.agents,
-		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
+	c := &s.cfg
+	return agent.New(agent.Options{
+		Model: s.models.router, DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Agents: c.agents,
+		Tools: s.tools.client, ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
+		Log: s.log, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(), Retention: c.EventsRetention,
+		Prompt: s.prompt, Hooks: s.hooks, Deliveries: deliveries, Rules: s.rules, BasePath: c.basePath(),
 		MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns, MaxOutputTokens: c.MaxOutputTokens,
 		Budget: c.budget(), CostClaim: c.CostClaim, CallerBudgets: c.BudgetPerCaller,
 		MaxRuns: c.MaxConcurrentRuns, MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit),
-		DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(), Retention: c.EventsRetention,
-		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments, TraceUsers: c.TraceUsers, TraceContent: c.TraceContent,
-		Version: version, RecordModelRequests: c.RecordModelRequests,
-	}
+		MemoryShort: newMemoryCheck(s.log), Memory: admission.NewMemory(s.limits.runs),
+		DisconnectGrace: c.DisconnectGrace, InputTimeout: c.InputTimeout,
+		AuditArguments: c.AuditArguments, TraceUsers: c.TraceUsers, TraceContent: c.TraceContent,
+		RecordModelRequests: c.RecordModelRequests, Version: version,
+		Logger: s.logger, Tracer: s.tel.Tracer("answerd/agent"), Meter: s.tel.Meter("answerd/agent"),
+	})
 }
 
 // serveConnections serves the connections of l until the server is shut down or l fails. It uses TLS if certificate is
