@@ -19,27 +19,29 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
-	var request agui.Request
-	req, err := h.decodeRequest(r, func(body []byte) (agent.Request, error) {
-		var err error
-		if request, err = agui.Decode(body); err != nil {
-			return agent.Request{}, err
-		}
-		err = decodeOptions(request.Options, "/forwardedProps", &request.Request)
-		return request.Request, err
-	})
+	body, err := h.readBody(r)
 	if err != nil {
 		return err
 	}
+	request, err := agui.Decode(body)
+	if err != nil {
+		return err
+	}
+	if err := decodeOptions(request.Options, "/forwardedProps", &request.Request); err != nil {
+		return err
+	}
+	if err := readIdempotencyKey(r, body, &request.Request); err != nil {
+		return err
+	}
 	if agentID != "" {
-		if err := setAgent(&req, agentID); err != nil {
+		if err := setAgent(&request.Request, agentID); err != nil {
 			return mapPointer(err, "/forwardedProps")
 		}
 	}
 	if len(request.Answers) > 0 {
 		return h.resumeAGUI(w, r, request)
 	}
-	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	run, err := h.Agent.Start(r.Context(), identity(r), request.Request)
 	if err != nil {
 		return mapPointer(err, "/forwardedProps")
 	}

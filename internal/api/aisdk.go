@@ -22,22 +22,23 @@ var uiStreamHeader = http.Header{"X-Vercel-Ai-Ui-Message-Stream": {"v1"}}
 // a message has a person's answers, which resume a suspended run, or results of the page's own tools, which start a run
 // that continues the message.
 func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
-	var request aisdk.Request
-	req, err := h.decodeRequest(r, func(body []byte) (agent.Request, error) {
-		var err error
-		if request, err = aisdk.Decode(body); err != nil {
-			return agent.Request{}, err
-		}
-		err = decodeOptions(request.Options, "", &request.Request)
-		return request.Request, err
-	})
+	body, err := h.readBody(r)
 	if err != nil {
+		return err
+	}
+	request, err := aisdk.Decode(body)
+	if err != nil {
+		return err
+	}
+	if err := decodeOptions(request.Options, "", &request.Request); err != nil {
+		return err
+	}
+	if err := readIdempotencyKey(r, body, &request.Request); err != nil {
 		return err
 	}
 	if request.ThreadID, err = h.threadOfChat(r, request.ThreadID); err != nil {
 		return err
 	}
-	req.ThreadID = request.ThreadID
 	if len(request.Answers) > 0 {
 		// A page posts its message with all answers, including those that it has posted before. If none of them is to
 		// an open interrupt, the request can only be about results of the page's own tools.
@@ -53,10 +54,10 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	// Store what a later stream of the run needs: resumeUIChat may be served by another process.
-	stored := aisdk.StoredRequest{MessageID: request.MessageID, NoApprovals: req.ApprovalsDeclined}
-	req.Record = stored.Encode()
-	req.AskAtLimit = false // the format has no part for that question
-	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	stored := aisdk.StoredRequest{MessageID: request.MessageID, NoApprovals: request.ApprovalsDeclined}
+	request.Record = stored.Encode()
+	request.AskAtLimit = false // the format has no part for that question
+	run, err := h.Agent.Start(r.Context(), identity(r), request.Request)
 	if err != nil {
 		return mapPointer(err, "")
 	}

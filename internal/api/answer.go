@@ -19,7 +19,7 @@ var errContextEnded = newProblem("timeout", "The caller left.")
 // gets 202 with the run's status at once. A suspended run gets it when the time that the client prefers to wait is over
 // (Prefer: wait, RFC 7240 section 4.3).
 func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
-	req, err := h.decodeRequest(r, native.Decode)
+	req, err := h.readQuestion(r)
 	if err != nil {
 		return err
 	}
@@ -57,6 +57,20 @@ func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	return endProblem(run)
+}
+
+// readQuestion reads and decodes the body of a question in the native format, and reads the Idempotency-Key.
+func (h *Handler) readQuestion(r *http.Request) (agent.Request, error) {
+	body, err := h.readBody(r)
+	if err != nil {
+		return agent.Request{}, err
+	}
+	req, err := native.Decode(body)
+	if err != nil {
+		return agent.Request{}, err
+	}
+	err = readIdempotencyKey(r, body, &req)
+	return req, err
 }
 
 // writeAccepted answers 202 with the status of a run and its location.
@@ -200,7 +214,7 @@ func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error
 		}
 		return h.resumeFromEventID(w, r, id)
 	}
-	req, err := h.decodeRequest(r, native.Decode)
+	req, err := h.readQuestion(r)
 	if err != nil {
 		return err
 	}
@@ -221,7 +235,7 @@ func (h *Handler) getAnswerStream(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	if req, err = withIdempotencyKey(r, body, req); err != nil {
+	if err := readIdempotencyKey(r, body, &req); err != nil {
 		return err
 	}
 	return h.startStream(w, r, req)

@@ -98,7 +98,7 @@ func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	}
 	// The same key with another tool is another request. The name of an agent contains no line feed.
 	toolAndArguments := []byte(t.agent + "\n" + string(t.call.Arguments))
-	if req, err = withIdempotencyKey(t.call.Request, toolAndArguments, req); err != nil {
+	if err := readIdempotencyKey(t.call.Request, toolAndArguments, &req); err != nil {
 		return event.Run{}, err
 	}
 	if t.agent != "" {

@@ -19,12 +19,11 @@ import (
 
 // createResponse serves POST /v1/responses: it starts a run, or resumes one if the request answers approval requests.
 func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
-	var request responses.Request
-	req, err := h.decodeRequest(r, func(body []byte) (agent.Request, error) {
-		var err error
-		request, err = h.decodeResponseRequest(r, body)
-		return request.Request, err
-	})
+	body, err := h.readBody(r)
+	if err != nil {
+		return err
+	}
+	request, err := h.decodeResponseRequest(r, body)
 	if err != nil {
 		return err
 	}
@@ -35,21 +34,21 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	// Encode this response from its stored form, so that it is the same when it is retrieved later.
 	record := request.EncodeStored()
 	stored, _ := responses.DecodeStored(record) // cannot fail for what EncodeStored returns
-	req.Record = responses.NotStored
+	request.Record = responses.NotStored
 
 	if request.Echo.IsStored() {
 		// The caller's next request can answer an approval. Elicitations and limits have no item
 		// in this format, so they could not be answered.
-		req.Interactive = true
-		req.FormsDeclined = true
-		req.AskAtLimit = false
-		req.Record = record
-		req.Awaited = !request.Stream
+		request.Interactive = true
+		request.FormsDeclined = true
+		request.AskAtLimit = false
+		request.Record = record
+		request.Awaited = !request.Stream
 	}
-	if err := h.selectAgent(identity(r), &req); err != nil {
+	if err := h.selectAgent(identity(r), &request.Request); err != nil {
 		return err
 	}
-	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	run, err := h.Agent.Start(r.Context(), identity(r), request.Request)
 	if err != nil {
 		return startProblem(err, request)
 	}
@@ -58,21 +57,22 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 
 // decodeResponseRequest decodes the body of a request for a response. If the request starts a run, it also adds what the
 // log has: the thread that the run continues, and the items of earlier responses.
-func (h *Handler) decodeResponseRequest(r *http.Request, body []byte) (responses.Request, error) {
-	request, err := responses.Decode(body)
-	if err != nil {
+func (h *Handler) decodeResponseRequest(r *http.Request, body []byte) (request responses.Request, err error) {
+	if request, err = responses.Decode(body); err != nil {
 		return request, err
 	}
 	if err := native.DecodeOptions(request.Options, &request.Request); err != nil {
 		return request, err
 	}
-	if len(request.Approvals) > 0 {
-		return request, nil
+	if len(request.Approvals) == 0 {
+		if err := h.checkPastApprovals(r, request.PastApprovals); err != nil {
+			return request, err
+		}
+		if err := h.continueThread(r, &request); err != nil {
+			return request, err
+		}
 	}
-	if err := h.checkPastApprovals(r, request.PastApprovals); err != nil {
-		return request, err
-	}
-	err = h.continueThread(r, &request)
+	err = readIdempotencyKey(r, body, &request.Request)
 	return request, err
 }
 

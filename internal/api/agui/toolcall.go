@@ -60,7 +60,8 @@ func (enc *Encoder) encodeResult(c event.Call, text string, metadata fields) {
 // interruptFields returns the interrupt in AG-UI's form. responseSchema describes the payload with which the client
 // resolves it.
 func interruptFields(interrupt event.Interrupt) fields {
-	f := fields{"id": interrupt.ID, "message": interrupt.Message, "expiresAt": formatTime(interrupt.ExpiresAt)}
+	expiresAt := time.UnixMilli(interrupt.ExpiresAt).UTC() // AG-UI requires an ISO 8601 time
+	f := fields{"id": interrupt.ID, "message": interrupt.Message, "expiresAt": expiresAt.Format(time.RFC3339)}
 	switch interrupt.Kind {
 	case event.KindApproval:
 		f["reason"] = "tool_call"
@@ -93,6 +94,3 @@ const approvalSchema = `{"type":"object","properties":{"approved":{"type":"boole
 
 // budgetSchema describes the payload that resolves a budget limit (Answer.InputFor).
 const budgetSchema = `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"max":{"type":"number"}},"required":["approved"]}`
-
-// formatTime formats ms, milliseconds since 1970, as an ISO 8601 time in UTC, which AG-UI requires.
-func formatTime(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
