@@ -118,7 +118,8 @@ func (e environment) unknownSettings(isUsed func(name string) bool) []*configErr
 		if len(name) > maxVariableName || slices.Contains(known, name) || serviceVariable.MatchString(name) || isUsed(name) {
 			continue
 		}
-		if nearest := nearestName(name, known); isMisspelled(name, nearest, prefixes) {
+		nearest := slices.MinFunc(known, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
+		if isMisspelled(name, nearest, prefixes) {
 			warnings = append(warnings, &configError{name, "is not a setting and has no effect; the nearest setting is " + nearest})
 		}
 	}
@@ -156,10 +157,6 @@ func (e environment) literalSettings() (warnings []*configError) {
 	return warnings
 }
 
-// nearestName returns the element of names with the least edit distance to name; of several, the first one.
-func nearestName(name string, names []string) string {
-	return slices.MinFunc(names, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
-}
 
 // editDistance returns the Levenshtein distance of a and b: the least number of insertions, deletions and replacements
 // of bytes that turn a into b.

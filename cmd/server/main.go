@@ -108,14 +108,6 @@ func serveCommand(ctx context.Context, _ []string, environ environment, _, stder
 	return serve(ctx, c, stderr, func(string) {})
 }
 
-// commandNames returns the names of all commands, separated by commas.
-func commandNames() string {
-	var names []string
-	for _, c := range commands() {
-		names = append(names, c.name)
-	}
-	return strings.Join(names, ", ")
-}
 
 // printHelp prints the commands and the most important settings, and names the documents that list all settings.
 func printHelp(stdout io.Writer) error {
@@ -197,8 +189,10 @@ func run(ctx context.Context, args []string, environ environment, stdout, stderr
 	case name == "-version", name == "--version":
 		name = "version"
 	}
+	var names []string
 	for _, c := range commands() {
 		if c.name != name {
+			names = append(names, c.name)
 			continue
 		}
 		if len(args) > 0 && !c.takesArgs {
@@ -206,7 +200,7 @@ func run(ctx context.Context, args []string, environ environment, stdout, stderr
 		}
 		return c.run(ctx, args, environ, stdout, stderr)
 	}
-	return &usageError{fmt.Sprintf("%.40q is not a command; the commands are %s", name, commandNames())}
+	return &usageError{fmt.Sprintf("%.40q is not a command; the commands are %s", name, strings.Join(names, ", "))}
 }
 
 // isHelpFlag reports whether arg asks for help.
