@@ -157,7 +157,6 @@ func (e environment) literalSettings() (warnings []*configError) {
 	return warnings
 }
 
-
 // editDistance returns the Levenshtein distance of a and b: the least number of insertions, deletions and replacements
 // of bytes that turn a into b.
 func editDistance(a, b string) int {

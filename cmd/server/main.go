@@ -108,7 +108,6 @@ func serveCommand(ctx context.Context, _ []string, environ environment, _, stder
 	return serve(ctx, c, stderr, func(string) {})
 }
 
-
 // printHelp prints the commands and the most important settings, and names the documents that list all settings.
 func printHelp(stdout io.Writer) error {
 	var b strings.Builder

@@ -18,15 +18,6 @@ import (
 	"answerd/internal/telemetry"
 )
 
-// expandModels calls expandProfile for every model in c.models, and returns the first error.
-func (c *config) expandModels() error {
-	for i := range c.models {
-		if err := c.expandProfile(i); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // expandProfile prepares the endpoint settings of c.models[i]. It replaces each ${NAME} with the environment variable
 // NAME, checks the URL, and resolves relative paths against the directory of MODELS_FILE. A variable that is not set is
@@ -34,7 +25,7 @@ func (c *config) expandModels() error {
 // error is a *configError.
 func (c *config) expandProfile(i int) error {
 	profile := &c.models[i]
-	missing := "" // the last variable that is used but not set
+	unset := "" // the last variable that is used but not set
 	expand := func(text string) string {
 		if !strings.Contains(text, "${") {
 			return text // os.Expand would also replace $NAME, which may be part of a key
@@ -42,7 +33,7 @@ func (c *config) expandProfile(i int) error {
 		return os.Expand(text, func(name string) string {
 			value := c.lookup(name)
 			if value == "" {
-				missing = name
+				unset = name
 			}
 			return value
 		})
@@ -57,8 +48,8 @@ func (c *config) expandProfile(i int) error {
 		}
 	}
 	switch {
-	case missing != "":
-		return &configError{"MODELS_FILE", fmt.Sprintf("/%d needs the environment variable %s, which is not set", i, missing)}
+	case unset != "":
+		return &configError{"MODELS_FILE", fmt.Sprintf("/%d needs the environment variable %s, which is not set", i, unset)}
 	case profile.BaseURL != "" && !isURL(profile.BaseURL):
 		return &configError{"MODELS_FILE", fmt.Sprintf("/%d/base_url: must be an http or https URL", i)}
 	case hasChatPath(profile.BaseURL):

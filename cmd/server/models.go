@@ -29,8 +29,10 @@ func (c *config) readModels() (err error) {
 	if c.models, err = parseFile("MODELS_FILE", c.ModelsFile, llm.ParseProfiles); err != nil {
 		return err
 	}
-	if err := c.expandModels(); err != nil {
-		return err
+	for i := range c.models {
+		if err := c.expandProfile(i); err != nil {
+			return err
+		}
 	}
 	if !c.modelSet {
 		c.DefaultModelID = c.models[0].ID

@@ -98,11 +98,9 @@ func (h *Handler) streamAGUI(w http.ResponseWriter, r *http.Request, request agu
 	head := agui.Header{
 		ThreadID: request.ThreadID, ClientRunID: request.RunID, RunID: run.ID, V1: request.V1, After: after,
 	}
+	canAskAnything := func(event.Suspended) bool { return true } // AG-UI has interrupts of every kind
 	h.streamRun(w, r, run.ID, 0, h.untilSuspended(r, formatOf(agui.NewEncoder(head)), canAskAnything))
 }
-
-// canAskAnything is the canAsk function of untilSuspended for AG-UI, which has interrupts of every kind.
-func canAskAnything(event.Suspended) bool { return true }
 
 // getAGUICapabilities serves GET /agui/capabilities.
 func (h *Handler) getAGUICapabilities(w http.ResponseWriter, r *http.Request) error {

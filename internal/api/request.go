@@ -64,7 +64,7 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, tooLarge
 	}
-	if refusal, ok := errors.AsType[*agent.Refusal](err); ok {
+	if refusal, ok := errors.AsType[*agent.Refusal](err); ok { // from countedBody
 		return nil, refusal
 	}
 	// Clients retry after 408, so only a body that exceeds the server's ReadTimeout gets this status.

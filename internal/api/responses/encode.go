@@ -140,11 +140,19 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	switch b := e.Body.(type) {
 	case event.Start:
 		enc.structured = b.StructuredOutput
-	case event.TextStart, event.TextDelta, event.TextEnd:
-		// If the answer must be JSON, clients parse the text of every message. So the texts of steps that are not the
-		// answer are left out, and encodeAnswer adds the answer.
+	// If the answer must be JSON, clients parse the text of every message. So the texts of steps that are not the answer
+	// are left out, and encodeAnswer adds the answer.
+	case event.TextStart:
 		if !enc.structured {
-			enc.encodeText(b)
+			enc.openMessage(b.PartID)
+		}
+	case event.TextDelta:
+		if !enc.structured {
+			enc.addText(b.Delta)
+		}
+	case event.TextEnd:
+		if !enc.structured {
+			enc.closeMessage()
 		}
 	case event.ReasoningStart:
 		enc.openReasoning(b)
@@ -195,17 +203,6 @@ func (enc *Encoder) encodeSuspension(e event.Event) {
 	enc.endResponse("completed", e)
 }
 
-// encodeText encodes text_start, text_delta and text_end.
-func (enc *Encoder) encodeText(b event.Body) {
-	switch b := b.(type) {
-	case event.TextStart:
-		enc.openMessage(b.PartID)
-	case event.TextDelta:
-		enc.addText(b.Delta)
-	case event.TextEnd:
-		enc.closeMessage()
-	}
-}
 
 // structuredAnswerPart is used instead of a part id in the item of an answer that must be JSON. Such an answer is sent
 // as a whole, so it is not the text of one of the run's parts.
