@@ -202,8 +202,10 @@ func newServer(h http.Handler) *http.Server {
 	}
 }
 
-// healthTimeout bounds how long answerd health waits for the reply.
-const healthTimeout = 3 * time.Second
+const (
+	healthTimeout = 3 * time.Second // how long answerd health waits for the reply
+	probeTimeout  = time.Second     // how long isAlive waits for the reply
+)
 
 // serviceURL returns the URL at which a client on this machine reaches an answerd with these settings. It reads only
 // ADDR, PORT and TLS_CERT_FILE, so it works even if other settings are wrong. Every error is a *configError.
@@ -246,8 +248,6 @@ func checkHealth(ctx context.Context, environ environment) error {
 	return nil
 }
 
-// probeTimeout bounds how long isAlive waits for the reply.
-const probeTimeout = time.Second
 
 // isAlive reports whether an answerd on this machine answers at url within probeTimeout. It also checks the body of the
 // reply, because another service may listen there.

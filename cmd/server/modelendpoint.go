@@ -18,7 +18,6 @@ import (
 	"answerd/internal/telemetry"
 )
 
-
 // expandProfile prepares the endpoint settings of c.models[i]. It replaces each ${NAME} with the environment variable
 // NAME, checks the URL, and resolves relative paths against the directory of MODELS_FILE. A variable that is not set is
 // an error: an empty key would only show when the endpoint refuses requests, without a hint to the variable. Every

@@ -44,7 +44,7 @@ func ownerOf(r *http.Request) event.Owner {
 // dropped events of the run.
 func (h *Handler) findSuspendedRun(
 	r *http.Request, thread string, match func(event.Interrupt) bool,
-) (event.Run, []event.Interrupt, error) {
+) (_ event.Run, matching []event.Interrupt, _ error) {
 	page, err := h.Log.Runs(r.Context(), event.Filter{
 		Owner: ownerOf(r), ThreadID: thread, Status: event.StatusSuspended, Limit: event.MaxPage,
 	})
@@ -53,7 +53,7 @@ func (h *Handler) findSuspendedRun(
 	}
 	for _, run := range page.Runs {
 		suspension, _ := run.Last.Body.(event.Suspended) // without interrupts if the run was just resumed
-		matching := slices.DeleteFunc(slices.Clone(suspension.Interrupts), func(i event.Interrupt) bool { return !match(i) })
+		matching = slices.DeleteFunc(slices.Clone(suspension.Interrupts), func(i event.Interrupt) bool { return !match(i) })
 		if len(matching) == 0 {
 			continue
 		}

@@ -222,33 +222,29 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-
 	runs, err := h.runsOfThread(r.Context(), t.Owner, t.ID)
 	if err != nil {
 		return err
 	}
-
 	for _, run := range runs {
 		if run.Last.Terminal() || run.ParentID != "" { // a child ends before its parent, so waiting for that is enough
 			continue
 		}
 		_, err := h.cancelAndWait(r, run.ID)
-		switch {
-		case errors.Is(err, errContextEnded):
+		if errors.Is(err, errContextEnded) {
 			p := newProblem("conflict", "A run of the thread was cancelled and has not ended yet. Delete the thread again.")
 			p.RunID = run.ID
 			return p
-		case err != nil && !isMissing(err):
+		}
+		if err != nil && !isMissing(err) {
 			return err
 		}
 	}
-
 	for _, run := range runs {
 		if err := h.Log.Delete(r.Context(), run.ID); err != nil && !isMissing(err) {
 			return err
 		}
 	}
-
 	if err := h.Log.DeleteThread(r.Context(), t.Owner, t.ID); err != nil {
 		return missingThread(err)
 	}

@@ -64,7 +64,6 @@ func Decode(data []byte) (Request, error) {
 	request.ThreadID = in.ThreadID
 	request.ToolChoice = agent.ToolAuto
 	request.Interactive = true
-
 	switch {
 	case !thread.IsID(in.ThreadID):
 		return request, &Invalid{"threadId", thread.IDRule}
@@ -73,17 +72,14 @@ func Decode(data []byte) (Request, error) {
 	case len(in.Messages) > maxMessages:
 		return request, &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
 	}
-
 	if err := request.readTools(in.Tools); err != nil {
 		return request, err
 	}
-
 	for i, m := range in.Messages {
 		if err := request.readMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
 			return request, err
 		}
 	}
-
 	if err := request.readContext(in.Context); err != nil {
 		return request, err
 	}

@@ -135,13 +135,12 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 }
 
 // encodeEvent adds the frames of e to enc.frames and updates the response. It leaves the events of calls and approvals
-// to encodeCall.
+// to encodeCall. If the answer must be JSON, clients parse the text of every message. So the texts of steps that are not
+// the answer are left out, and encodeAnswer adds the answer.
 func (enc *Encoder) encodeEvent(e event.Event) {
 	switch b := e.Body.(type) {
 	case event.Start:
 		enc.structured = b.StructuredOutput
-	// If the answer must be JSON, clients parse the text of every message. So the texts of steps that are not the answer
-	// are left out, and encodeAnswer adds the answer.
 	case event.TextStart:
 		if !enc.structured {
 			enc.openMessage(b.PartID)
@@ -202,7 +201,6 @@ func (enc *Encoder) encodeSuspension(e event.Event) {
 	enc.addApprovalRequests()
 	enc.endResponse("completed", e)
 }
-
 
 // structuredAnswerPart is used instead of a part id in the item of an answer that must be JSON. Such an answer is sent
 // as a whole, so it is not the text of one of the run's parts.
