@@ -248,7 +248,6 @@ func checkHealth(ctx context.Context, environ environment) error {
 	return nil
 }
 
-
 // isAlive reports whether an answerd on this machine answers at url within probeTimeout. It also checks the body of the
 // reply, because another service may listen there.
 func isAlive(ctx context.Context, url string) bool {
