@@ -375,11 +375,6 @@ func (b *callerBudgets) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// limitsCost reports whether a budget limits the cost. Such a budget needs the prices of the models.
-func (b callerBudgets) limitsCost() bool {
-	return slices.ContainsFunc(b, func(l usage.Limit) bool { return l.Name == "cost" })
-}
-
 // maxRate bounds the number in a rateLimit.
 const maxRate = 1_000_000
 

@@ -91,9 +91,6 @@ func drainService(stages shutdownStages, handler *api.Handler, runs *agent.Agent
 
 // sleepContext waits until d has passed or ctx has ended.
 func sleepContext(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -13,6 +13,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/delivery"
+	"answerd/internal/agent/usage"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/auth/fetch"
 	"answerd/internal/eval"
@@ -90,7 +91,7 @@ func (c *config) settingRules() []settingRule {
 		{"OCI_AUTH_TYPE", !slices.Contains([]string{"api_key", "instance_principal", "resource_principal"}, c.OCIAuthType), "must be api_key, instance_principal or resource_principal"},
 
 		// Authentication of callers.
-		{"AUTH_ISSUER", c.AuthIssuer == "" && (c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != "" || c.AuthClients != nil || c.AuthRequireATJWT || c.AuthMaxLifetime != 0 || c.AuthRulesFile != ""), "must be set when another AUTH_ setting is"},
+		{"AUTH_ISSUER", c.AuthIssuer == "" && c.needsIssuer(), "must be set when another AUTH_ setting is"},
 		{"AUTH_AUDIENCE", c.AuthIssuer != "" && c.AuthAudience == "", "must be set when AUTH_ISSUER is"},
 		{"AUTH_JWKS_URL", c.AuthJWKSURL != "" && !isURL(c.AuthJWKSURL), "must be an http or https URL"},
 		{"AUTH_JWKS_URL", c.AuthIssuer != "" && c.AuthJWKSURL == "" && fetch.CheckEndpoint("", c.AuthIssuer) != nil, "must be set, since AUTH_ISSUER is not an https URL whose metadata names the keys"},
@@ -143,14 +144,21 @@ func (c *config) settingRules() []settingRule {
 	}
 }
 
+// needsIssuer reports whether a setting about callers' tokens or access rules is set, which needs AUTH_ISSUER.
+func (c *config) needsIssuer() bool {
+	return c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != "" || c.AuthClients != nil ||
+		c.AuthRequireATJWT || c.AuthMaxLifetime != 0 || c.AuthRulesFile != ""
+}
+
 // checkPrice returns a *configError if a setting needs the price of the default model and the model has none.
 func (c *config) checkPrice() error {
-	switch {
-	case c.profiles()[c.DefaultModelID].Price != nil:
+	if c.profiles()[c.DefaultModelID].Price != nil {
 		return nil
-	case c.BudgetCost > 0:
+	}
+	if c.BudgetCost > 0 {
 		return &configError{"BUDGET_COST", "needs the price of the default model, in MODELS_FILE"}
-	case c.BudgetPerCaller.limitsCost():
+	}
+	if slices.ContainsFunc(c.BudgetPerCaller, func(l usage.Limit) bool { return l.Name == "cost" }) {
 		return &configError{"BUDGET_PER_CALLER", "a budget of cost needs the price of the default model, in MODELS_FILE"}
 	}
 	return nil

@@ -203,9 +203,9 @@ func (h *Handler) uiChatFormat(r *http.Request, head aisdk.Header) streamFormat 
 
 // streamUIChat streams the run and message that head describes, and records whether the page received the whole stream.
 func (h *Handler) streamUIChat(w http.ResponseWriter, r *http.Request, head aisdk.Header) {
-	h.deliveries.record(head.RunID, false)
+	h.deliveries.setDelivered(head.RunID, false)
 	if h.streamRun(w, r, head.RunID, 0, h.uiChatFormat(r, head)) {
-		h.deliveries.record(head.RunID, true)
+		h.deliveries.setDelivered(head.RunID, true)
 	}
 }
 
@@ -228,7 +228,7 @@ func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		for _, run := range page.Runs {
-			h.deliveries.record(run.ID, true) // do not stream a stopped run again
+			h.deliveries.setDelivered(run.ID, true) // do not stream a stopped run again
 			if _, err := h.cancelAndWait(r, run.ID); err != nil && !errors.Is(err, errContextEnded) {
 				return err
 			}
@@ -263,9 +263,9 @@ type deliveryTracker struct {
 	delivered map[string]bool // by run id: the stream was delivered to its end
 }
 
-// record stores whether the run's stream was delivered to its end, and replaces an earlier record. A stream that has
+// setDelivered stores whether the run's stream was delivered to its end, and replaces an earlier record. A stream that has
 // just begun counts as not delivered.
-func (t *deliveryTracker) record(run string, delivered bool) {
+func (t *deliveryTracker) setDelivered(run string, delivered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.delivered == nil {

@@ -13,15 +13,8 @@ import (
 type inMessage struct {
 	Role       string          `json:"role"`
 	Content    json.RawMessage `json:"content"` // a text, a list of inPart, or null
-	ToolCalls  []inCall        `json:"tool_calls"`
+	ToolCalls  []call          `json:"tool_calls"`
 	ToolCallID string          `json:"tool_call_id"`
-}
-
-// inCall is the assistant's call of a client tool.
-type inCall struct {
-	ID       string   `json:"id"`
-	Type     string   `json:"type"`
-	Function function `json:"function"`
 }
 
 // inPart is one part of a message. Type says which of the other members it has.

@@ -74,7 +74,7 @@ type message struct {
 	ToolCalls []call  `json:"tool_calls,omitempty"`
 }
 
-// call is a complete call of a tool that the client executes.
+// call is a complete call of a tool that the client executes, in a completion and in a message of the assistant.
 type call struct {
 	ID       string   `json:"id"`
 	Type     string   `json:"type"`

@@ -94,11 +94,12 @@ func Decode(arguments []byte) (agent.Request, error) {
 	if err != nil {
 		return r, err
 	}
+	const reason = "the result of a tool call is its answer; use POST /answer"
 	switch {
 	case r.Background:
-		return r, refusedMember("/background")
+		return r, native.NewInvalid("/background", reason)
 	case r.Callback != "":
-		return r, refusedMember("/callback")
+		return r, native.NewInvalid("/callback", reason)
 	}
 	return r, nil
 }
@@ -110,11 +111,6 @@ func CheckOwnOutput(r agent.Request) error {
 		return nil
 	}
 	return native.NewInvalid("/output_schema", "the tool has an output schema of its own; use the tool "+Name+" with agent")
-}
-
-// refusedMember returns the error for a member that POST /answer accepts, but not calls of the tool.
-func refusedMember(pointer string) error {
-	return native.NewInvalid(pointer, "the result of a tool call is its answer; use POST /answer")
 }
 
 // Result is the result of a call.
