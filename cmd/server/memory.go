@@ -56,7 +56,7 @@ func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog
 		limits.log = int64(c.EventsMaxBytes)
 	}
 	limit, source := setMemoryLimit(containerLimit)
-	if limit == 0 {
+	if source == "" {
 		return limits
 	}
 	content := max(limit-limit/garbagePart-processMemory, minContentMemory)
@@ -71,7 +71,7 @@ func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog
 }
 
 // setMemoryLimit returns the memory limit of the Go runtime, and says for the log where the limit comes from. Without
-// GOMEMLIMIT it sets the limit that follows from the container's. It returns 0 if the container has no limit either.
+// GOMEMLIMIT it sets the limit that follows from the container's. source is "" if the container has no limit either.
 func setMemoryLimit(containerLimit func() (uint64, error)) (limit int64, source string) {
 	limit = debug.SetMemoryLimit(-1) // a negative value only reads the limit
 	if limit != math.MaxInt64 {
