@@ -417,7 +417,7 @@ func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, l
 	a, err := agent.New(agent.Options{
 		Model: models.router, DefaultModel: cfg.DefaultModelID, Profiles: cfg.profiles(),
 		Tools: tools.client, Log: log, Prompt: prompt,
-		MaxTurns: 3, MaxOutputTokens: cfg.MaxOutputTokens,
+		MaxTurns: 3, MaxOutputTokens: cfg.MaxOutputTokens, // one call and the answer take two turns
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {

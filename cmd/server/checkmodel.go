@@ -63,7 +63,8 @@ func (c *config) modelEndpoints() []modelEndpoint {
 // LLM_BASE_URL, by the same rules as in endpointConfig.
 func (c *config) ownEndpoint(profile llm.Profile, shared modelEndpoint) modelEndpoint {
 	endpoint := shared
-	endpoint.models, endpoint.headers, endpoint.query = []string{upstreamModel(profile)}, profile.Headers, profile.Query
+	endpoint.models = []string{upstreamModel(profile)}
+	endpoint.headers, endpoint.query = profile.Headers, profile.Query
 	if profile.BaseURL != "" {
 		endpoint.baseURL, endpoint.urlSetting = profile.BaseURL, "MODELS_FILE, base_url of "+profile.ID
 		endpoint.key, endpoint.tls = auth.Secret{}, nil
@@ -73,8 +74,7 @@ func (c *config) ownEndpoint(profile llm.Profile, shared modelEndpoint) modelEnd
 	}
 	key := profile.APIKey
 	if profile.APIKeyFile != "" {
-		// A file that cannot be read leaves the key empty; the endpoint's answer then shows that it is missing.
-		key = (&secretFile{path: profile.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).read()
+		key, _ = readSecretText(profile.APIKeyFile) // if that fails, the endpoint's answer shows that the key is missing
 	}
 	hasOwnKey := key != "" || profile.APIKeyFile != ""
 	if hasOwnKey || profile.BaseURL != "" { // LLM_API_KEY is never sent to another URL.

@@ -273,7 +273,7 @@ func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
 			return nil, &configError{"AUTH_JWKS_URL", err.Error()}
 		}
 	}
-	v, err := auth.NewVerifier(auth.VerifierConfig{
+	verifier, err := auth.NewVerifier(auth.VerifierConfig{
 		Issuer: cfg.AuthIssuer, Audience: cfg.AuthAudience, JWKSURL: cfg.AuthJWKSURL, Scope: cfg.AuthScope,
 		Algorithms: trimElements(cfg.AuthAlgorithms), Clients: trimElements(cfg.AuthClients),
 		OnlyAccessTokens: cfg.AuthRequireATJWT, MaxLifetime: cfg.AuthMaxLifetime, LimitClaim: cfg.LimitBy.claim(),
@@ -285,7 +285,7 @@ func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
 	case err != nil: // validate has already checked the issuer and the audience
 		return nil, &configError{"AUTH_SCOPE", err.Error()}
 	}
-	return v, nil
+	return verifier, nil
 }
 
 // newConsoleSignIn returns signIn, which the console calls to learn at which endpoints people sign in. signIn reads them

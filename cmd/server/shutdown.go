@@ -92,7 +92,6 @@ func drainService(stages shutdownStages, handler *api.Handler, runs *agent.Agent
 	return shutdownServer(stages.closeContext, handler, server)
 }
 
-
 // shutdownServer closes the listener and waits for the last responses, which end soon because all runs have ended.
 // After closeTimeout, or when ctx ends, it cuts off the connections that still have a request. It also ends the
 // sessions of MCP clients and waits until they have ended.

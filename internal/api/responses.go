@@ -355,12 +355,23 @@ func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, reques
 	if err != nil {
 		return missingResponse(err, "input")
 	}
+	events, err := h.submitApprovals(r, runID, request.Approvals)
+	if err != nil {
+		return err
+	}
+	span.Span = spanAnswering(events, request.Approvals)
+	return h.sendResponse(w, r, span, request.Stream, request.Background)
+}
+
+// submitApprovals passes the approvals that the run does not have yet to the run, and returns the run's events, which
+// then show all of them. The error is a conflict if the run has another answer to one of the requests.
+func (h *Handler) submitApprovals(r *http.Request, runID string, approvals []responses.Approval) ([]event.Event, error) {
 	events, err := h.allEvents(r.Context(), runID)
 	if err != nil {
-		return missingResponse(err, "input")
+		return nil, missingResponse(err, "input")
 	}
 	var inputs []agent.Input
-	for _, a := range unrecordedApprovals(events, request.Approvals) {
+	for _, a := range unrecordedApprovals(events, approvals) {
 		inputs = append(inputs, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
 	}
 	var answerErr error
@@ -369,16 +380,15 @@ func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, reques
 	}
 	wasAnswered := errors.Is(answerErr, agent.ErrAnswered) // perhaps by the same request, which has arrived twice at once
 	if answerErr != nil && !wasAnswered {
-		return answerErr
+		return nil, answerErr
 	}
 	if events, err = h.allEvents(r.Context(), runID); err != nil {
-		return err
+		return nil, err
 	}
-	if wasAnswered && len(unrecordedApprovals(events, request.Approvals)) > 0 {
-		return newProblem("conflict", "This approval request has been answered differently, or is no longer open.")
+	if wasAnswered && len(unrecordedApprovals(events, approvals)) > 0 {
+		return nil, newProblem("conflict", "This approval request has been answered differently, or is no longer open.")
 	}
-	span.Span = spanAnswering(events, request.Approvals)
-	return h.sendResponse(w, r, span, request.Stream, request.Background)
+	return events, nil
 }
 
 // unrecordedApprovals returns the approvals that events does not show as resolved with the same decision.

@@ -261,28 +261,29 @@ func (q *Request) readTools(in body) error {
 // readTool adds a tool to the client's functions, or to the MCP servers that the request may use. field is the tool's
 // path in the request, for errors.
 func (q *Request) readTool(field string, tool inTool) error {
-	switch {
-	case tool.Type == "function":
+	switch tool.Type {
+	case "function":
 		function := agent.ClientTool{Name: tool.Name, Description: tool.Description, Schema: tool.Parameters, Strict: tool.Strict}
 		if invalid := q.AddClientTool(function); invalid != nil {
 			member := strings.TrimPrefix(invalid.Pointer, "/")
 			return &Invalid{field + "." + member, invalid.Detail}
 		}
 		return nil
-	case tool.Type != "mcp":
-		return &Invalid{field + ".type", "must be function or mcp"}
-	case tool.ServerURL != "":
-		return &Invalid{field + ".server_url", "is not supported: name one of the service's MCP servers in server_label"}
-	case tool.requiresApproval():
-		return &Invalid{field + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
+	case "mcp":
+		return q.readServer(field, tool)
 	}
-	return q.readServer(field, tool)
+	return &Invalid{field + ".type", "must be function or mcp"}
 }
 
 // readServer adds the configured MCP server that tool names, and its allowed_tools. Without allowed_tools, the request
 // may use all of the server's tools. If a request lists a server several times, the allowed_tools add up.
 func (q *Request) readServer(field string, tool inTool) error {
-	if tool.ServerLabel == "" {
+	switch {
+	case tool.ServerURL != "":
+		return &Invalid{field + ".server_url", "is not supported: name one of the service's MCP servers in server_label"}
+	case tool.requiresApproval():
+		return &Invalid{field + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
+	case tool.ServerLabel == "":
 		return &Invalid{field + ".server_label", "is required"}
 	}
 	if !slices.Contains(q.Servers, tool.ServerLabel) {
