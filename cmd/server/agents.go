@@ -127,7 +127,6 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "AGENT\tMODEL\tTURNS\tTOOLS\tAPPROVAL\tASKS\tBUDGET")
-
 	allTools := tools.Tools(ctx)
 	for i := range cfg.agents {
 		a := &cfg.agents[i]
@@ -149,7 +148,6 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", id, cmp.Or(a.Model, cfg.DefaultModelID), turns,
 			summarizeNames(names), summarizeNames(needApproval), summarizeNames(a.Agents), summarizeNames(limits))
 	}
-
 	table.Flush()
 	fmt.Fprintln(stdout)
 }

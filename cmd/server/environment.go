@@ -297,7 +297,6 @@ func loadConfig(environ environment) (config, error) {
 	if err != nil {
 		return config{}, err
 	}
-
 	cfg := config{
 		lookup:            environ.get,
 		modelSet:          settings["DEFAULT_MODEL_ID"] != "",

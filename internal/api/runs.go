@@ -167,7 +167,6 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-
 	accept := strings.ToLower(strings.Join(r.Header.Values("Accept"), ","))
 	wantsStream := strings.Contains(accept, "text/event-stream") && !strings.Contains(accept, "application/json")
 	if !wantsStream && requireAcceptable(r, "application/json") != nil {
