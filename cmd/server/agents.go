@@ -116,12 +116,11 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "AGENT\tMODEL\tTURNS\tTOOLS\tAPPROVAL\tASKS\tBUDGET")
-
-	all := tools.Tools(ctx)
+	allTools := tools.Tools(ctx)
 	for i := range cfg.agents {
 		a := &cfg.agents[i]
 		var names, needApproval []string
-		for _, t := range a.FilterTools(all) {
+		for _, t := range a.FilterTools(allTools) {
 			names = append(names, t.Name)
 			if t.NeedsApproval {
 				needApproval = append(needApproval, t.Name)
@@ -138,7 +137,6 @@ func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.C
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", id, cmp.Or(a.Model, cfg.DefaultModelID), turns,
 			summarizeNames(names), summarizeNames(needApproval), summarizeNames(a.Agents), summarizeNames(limits))
 	}
-
 	table.Flush()
 	fmt.Fprintln(stdout)
 }

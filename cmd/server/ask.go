@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,9 +24,8 @@ import (
 )
 
 const (
-	probeTimeout = time.Second // how long isAlive waits for an answer
-	maxQuestion  = 1 << 20     // bytes of a question that is read from stdin
-	maxParallel  = 64          // highest value of -parallel
+	maxQuestion = 1 << 20 // bytes of a question that is read from stdin
+	maxParallel = 64      // highest value of -parallel
 )
 
 // askFlags holds the flags of the commands ask and chat. The help text of commands describes them.
@@ -180,20 +178,6 @@ func tokenReader(path string) func() (string, error) {
 		}
 		return string(bytes.TrimSpace(token)), nil
 	}
-}
-
-// isAlive reports whether an answerd on this machine answers at url within probeTimeout. It also checks the body of the
-// reply, because another service may listen there.
-func isAlive(ctx context.Context, url string) bool {
-	ctx, stop := context.WithTimeout(ctx, probeTimeout)
-	defer stop()
-	resp, err := getHealth(ctx, url)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 256))
-	return err == nil && resp.StatusCode == http.StatusOK && bytes.Contains(body, []byte(`"status":"ok"`))
 }
 
 // localService is an answerd in this process, on a free port of the loopback interface.
@@ -410,8 +394,9 @@ func forEvaluation(environ environment) environment {
 // returns. It prints each case's result to stdout, and the progress to stderr if that is a terminal. If ctx ends during
 // the runs, the report has the runs that had ended by then.
 func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, environ environment, stdout, stderr io.Writer) (eval.Report, error) {
+	isLocal := url == ""
 	configuration := url
-	if url == "" {
+	if isLocal {
 		service, err := startLocalService(ctx, forEvaluation(environ), stderr)
 		if err != nil {
 			return eval.Report{}, err
@@ -435,7 +420,7 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 			table.Add(c)
 		},
 	}
-	if configuration == url { // the answerd in this process needs no token
+	if !isLocal { // the answerd in this process needs no token
 		opts.Token = tokenReader(f.tokenFile)
 	}
 	report, err := eval.Run(ctx, suite, opts)
@@ -459,19 +444,26 @@ type reportFiles struct{ json, junit *os.File }
 
 // openReports creates the report files at the two paths; "" creates none. Every error is a *usageError.
 func openReports(jsonPath, junitPath string) (r reportFiles, err error) {
-	for _, format := range []struct {
-		flag, path string
-		file       **os.File
-	}{{"-out", jsonPath, &r.json}, {"-junit", junitPath, &r.junit}} {
-		if format.path == "" {
-			continue
-		}
-		if *format.file, err = os.Create(format.path); err != nil {
-			r.close()
-			return reportFiles{}, &usageError{format.flag + " cannot be written: " + fileReason(err)}
-		}
+	if r.json, err = createReport("-out", jsonPath); err != nil {
+		return reportFiles{}, err
+	}
+	if r.junit, err = createReport("-junit", junitPath); err != nil {
+		r.close()
+		return reportFiles{}, err
 	}
 	return r, nil
+}
+
+// createReport creates the file at path, the value of the flag flagName. For the path "" it returns nil.
+func createReport(flagName, path string) (*os.File, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, &usageError{flagName + " cannot be written: " + fileReason(err)}
+	}
+	return file, nil
 }
 
 // write writes report to the files, and closes them.

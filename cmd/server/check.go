@@ -46,11 +46,11 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 	}
 	if *strict {
 		_, warnings, err := mcpServers(cfg)
-		if err == nil && len(warnings) > 0 {
-			err = &configError{"MCP_CONFIG_PATH", "mcp.json: " + warnings[0]}
-		}
 		if err != nil {
 			return err
+		}
+		if len(warnings) > 0 {
+			return &configError{"MCP_CONFIG_PATH", "mcp.json: " + warnings[0]}
 		}
 	}
 	// Names of models, errors of tools and the answer come from other services, and must not control the terminal.
@@ -93,10 +93,10 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	}
 	defer tools.close()
 
-	// Print and check each part, and collect in next what the operator has to do.
+	// Print and check each part, and collect in nextSteps what the operator has to do.
 	printConfiguration(stdout, cfg)
 	printModels(stdout, cfg)
-	next, err := checkServices(ctx, cfg, tools.tokens, stdout)
+	nextSteps, err := checkServices(ctx, cfg, tools.tokens, stdout)
 	if err != nil {
 		return err
 	}
@@ -104,20 +104,20 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	if err != nil {
 		return err
 	}
-	next = append(next, serverSteps...)
+	nextSteps = append(nextSteps, serverSteps...)
 	if ask {
 		fmt.Fprintln(stdout)
 		if err := askOnce(ctx, cfg, tools, stdout, logger); err != nil {
 			fmt.Fprintf(stdout, "no answer: %v\n", err)
-			next = append(next, "question: correct the model's settings; LOG_LEVEL=info answerd check -ask shows what the endpoint said")
+			nextSteps = append(nextSteps, "question: correct the model's settings; LOG_LEVEL=info answerd check -ask shows what the endpoint said")
 		}
 	}
 
-	if len(next) == 0 {
+	if len(nextSteps) == 0 {
 		return nil
 	}
 	fmt.Fprintln(stdout, "\nnext steps:")
-	for _, step := range next {
+	for _, step := range nextSteps {
 		fmt.Fprintln(stdout, "- "+step)
 	}
 	return errors.New("check failed")
@@ -126,31 +126,31 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 // checkServices checks the model endpoints, the event log, the IAM, the hook service and the issuer of callers' tokens,
 // and prints the result of each. It returns the next step for each that failed. tokens is nil without ENABLE_JWT_TOKEN.
 // An error means that the settings for callers' tokens cannot be used.
-func checkServices(ctx context.Context, cfg config, tokens *token.ClientCredentials, stdout io.Writer) (next []string, _ error) {
-	next = checkModelEndpoints(ctx, cfg, stdout)
-	if !printEventLog(ctx, cfg, stdout) {
-		next = append(next, "EVENTS_URL: start NATS with JetStream, or correct the URL and EVENTS_CREDENTIALS_FILE")
+func checkServices(ctx context.Context, cfg config, tokens *token.ClientCredentials, stdout io.Writer) (nextSteps []string, _ error) {
+	nextSteps = checkModelEndpoints(ctx, cfg, stdout)
+	if !checkEventLog(ctx, cfg, stdout) {
+		nextSteps = append(nextSteps, "EVENTS_URL: start NATS with JetStream, or correct the URL and EVENTS_CREDENTIALS_FILE")
 	}
-	next = append(next, checkToken(ctx, cfg, tokens, stdout)...)
-	next = append(next, checkHooks(ctx, cfg, stdout)...)
+	nextSteps = append(nextSteps, checkToken(ctx, cfg, tokens, stdout)...)
+	nextSteps = append(nextSteps, checkHooks(ctx, cfg, stdout)...)
 	keySteps, err := checkSigningKeys(ctx, cfg, stdout)
-	return append(next, keySteps...), err
+	return append(nextSteps, keySteps...), err
 }
 
 // checkServers waits until answerd has tried to connect to every MCP server. Then it prints their pins, agents,
 // sign-ins and states, and returns the next steps. With accept it accepts the current tools of pinned servers.
-func checkServers(ctx context.Context, cfg config, tools *mcp.Client, accept bool, stdout io.Writer) (next []string, _ error) {
+func checkServers(ctx context.Context, cfg config, tools *mcp.Client, accept bool, stdout io.Writer) (nextSteps []string, _ error) {
 	tools.Tools(ctx) // waits for the first attempts to connect
 	accepted, err := checkPins(stdout, tools, accept)
 	if err != nil {
 		return nil, err
 	}
 	if !accepted {
-		next = append(next, "pins: accept the tools with answerd check -accept if the changes are meant, or ask who runs the server")
+		nextSteps = append(nextSteps, "pins: accept the tools with answerd check -accept if the changes are meant, or ask who runs the server")
 	}
 	printAgents(ctx, stdout, cfg, tools)
 	printSignIns(ctx, stdout, tools)
-	return append(next, printServers(stdout, tools)...), nil
+	return append(nextSteps, printServers(stdout, tools)...), nil
 }
 
 // checkOffline builds, as serve would, the parts that need files but no network. It returns the first error. It closes
@@ -360,17 +360,17 @@ func printSignIns(ctx context.Context, stdout io.Writer, tools *mcp.Client) {
 
 // printServers prints a table of the MCP servers. It returns the next step for each enabled server that is not
 // connected.
-func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
+func printServers(stdout io.Writer, tools *mcp.Client) (nextSteps []string) {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "SERVER\tTYPE\tSTATE\tPROTOCOL\tTOOLS\tREASON")
 	for _, s := range tools.Servers() {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\n", s.Name, s.Type, s.State, s.Protocol, s.Tools, s.Reason)
 		if s.State != mcp.Connected && s.State != mcp.Disabled {
-			next = append(next, fmt.Sprintf("server %s: %s", s.Name, serverNextStep(s.Reason)))
+			nextSteps = append(nextSteps, fmt.Sprintf("server %s: %s", s.Name, serverNextStep(s.Reason)))
 		}
 	}
 	table.Flush()
-	return next
+	return nextSteps
 }
 
 // serverNextSteps lists what an operator can do about a server that is not connected. serverNextStep uses the first
@@ -415,8 +415,10 @@ func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, l
 	}
 	log := memory.New(memory.Options{})
 	a, err := agent.New(agent.Options{
-		Model: models.router, Tools: tools.client, Log: log, DefaultModel: cfg.DefaultModelID, Profiles: cfg.profiles(), Prompt: prompt,
-		MaxTurns: 3, MaxOutputTokens: cfg.MaxOutputTokens, Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
+		Model: models.router, DefaultModel: cfg.DefaultModelID, Profiles: cfg.profiles(),
+		Tools: tools.client, Log: log, Prompt: prompt,
+		MaxTurns: 3, MaxOutputTokens: cfg.MaxOutputTokens, // one call and the answer take two turns
+		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {
 		return err

@@ -59,14 +59,12 @@ func (c *config) modelEndpoints() []modelEndpoint {
 	return append([]modelEndpoint{shared}, own...)
 }
 
-// upstreamModel returns the id by which the endpoint knows the model of profile.
-func upstreamModel(profile llm.Profile) string { return cmp.Or(profile.Upstream, profile.ID) }
-
 // ownEndpoint returns the endpoint of profile. What profile does not set comes from shared, the endpoint at
 // LLM_BASE_URL, by the same rules as in endpointConfig.
 func (c *config) ownEndpoint(profile llm.Profile, shared modelEndpoint) modelEndpoint {
 	endpoint := shared
-	endpoint.models, endpoint.headers, endpoint.query = []string{upstreamModel(profile)}, profile.Headers, profile.Query
+	endpoint.models = []string{upstreamModel(profile)}
+	endpoint.headers, endpoint.query = profile.Headers, profile.Query
 	if profile.BaseURL != "" {
 		endpoint.baseURL, endpoint.urlSetting = profile.BaseURL, "MODELS_FILE, base_url of "+profile.ID
 		endpoint.key, endpoint.tls = auth.Secret{}, nil
@@ -76,8 +74,7 @@ func (c *config) ownEndpoint(profile llm.Profile, shared modelEndpoint) modelEnd
 	}
 	key := profile.APIKey
 	if profile.APIKeyFile != "" {
-		// A file that cannot be read leaves the key empty; the endpoint's answer then shows that it is missing.
-		key = (&secretFile{path: profile.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).read()
+		key, _ = readSecretText(profile.APIKeyFile) // if that fails, the endpoint's answer shows that the key is missing
 	}
 	hasOwnKey := key != "" || profile.APIKeyFile != ""
 	if hasOwnKey || profile.BaseURL != "" { // LLM_API_KEY is never sent to another URL.
@@ -90,30 +87,30 @@ func (c *config) ownEndpoint(profile llm.Profile, shared modelEndpoint) modelEnd
 type endpointState struct {
 	state  string // reachable, remark (usable, but not as expected) or failed
 	reason string // for the report
-	next   string // what the operator can do; "" unless the state is failed
+	step   string // what the operator can do; "" unless the state is failed
 }
 
 // checkModelEndpoints probes each model endpoint and prints its state. It returns the next step for each that failed.
-func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (next []string) {
+func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (nextSteps []string) {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "MODEL ENDPOINT\tSTATE\tREASON")
 	for _, e := range c.modelEndpoints() {
-		found := e.probe(ctx)
-		fmt.Fprintf(table, "%s\t%s\t%s\n", publicURL(e.baseURL), found.state, found.reason)
-		if found.next != "" {
-			next = append(next, found.next)
+		result := e.probe(ctx)
+		fmt.Fprintf(table, "%s\t%s\t%s\n", publicURL(e.baseURL), result.state, result.reason)
+		if result.step != "" {
+			nextSteps = append(nextSteps, result.step)
 		}
 	}
 	table.Flush()
 	fmt.Fprintln(stdout)
-	return next
+	return nextSteps
 }
 
 // probe asks the endpoint for its list of models and returns the endpoint's state. Some usable endpoints have no such
 // list, so a missing list is a remark and not a failure.
 func (e *modelEndpoint) probe(ctx context.Context) endpointState {
 	failed := func(reason, setting, step string) endpointState {
-		return endpointState{state: "failed", reason: reason, next: setting + ": " + step}
+		return endpointState{state: "failed", reason: reason, step: setting + ": " + step}
 	}
 	status, ids, err := e.listModels(ctx, "")
 	switch {
@@ -195,9 +192,9 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 	defer transport.CloseIdleConnections()
 	var sender http.RoundTripper = transport
 	if e.tls != nil {
-		secured := e.tls.Transport(transport)
-		defer secured.CloseIdleConnections()
-		sender = secured
+		withCertificates := e.tls.Transport(transport)
+		defer withCertificates.CloseIdleConnections()
+		sender = withCertificates
 	}
 	resp, err := sender.RoundTrip(req) // not http.Client, which would follow a redirect and could send the key to another host
 	if err != nil {
@@ -205,19 +202,28 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 	}
 	defer resp.Body.Close()
 
+	if resp.StatusCode != http.StatusOK {
+		return resp.StatusCode, nil, nil
+	}
+	return resp.StatusCode, decodeModelIDs(io.LimitReader(resp.Body, maxModelList)), nil
+}
+
+// decodeModelIDs returns the ids in body, a list of models. It returns nil if body is not such a list, and a non-nil
+// empty slice if the list is empty.
+func decodeModelIDs(body io.Reader) []string {
 	var list struct {
 		Data []struct {
 			ID string `json:"id"`
 		} `json:"data"`
 	}
-	if resp.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(resp.Body, maxModelList)).Decode(&list) != nil || list.Data == nil {
-		return resp.StatusCode, nil, nil
+	if json.NewDecoder(body).Decode(&list) != nil || list.Data == nil {
+		return nil
 	}
-	ids = []string{}
+	ids := []string{}
 	for _, m := range list.Data {
 		ids = append(ids, fmt.Sprintf("%.100s", m.ID)) // a long id would make the report unreadable
 	}
-	return resp.StatusCode, ids, nil
+	return ids
 }
 
 // newListRequest returns the request GET {base}/{path}/models, with the endpoint's key, headers and query parameters.
@@ -260,22 +266,22 @@ func publicURL(s string) string {
 
 // checkToken fetches the service's own JWT and prints the outcome. It returns the next step if that fails. If tokens is
 // nil, the service has no such JWT, and checkToken does nothing.
-func checkToken(ctx context.Context, cfg config, tokens *token.ClientCredentials, stdout io.Writer) (next []string) {
+func checkToken(ctx context.Context, cfg config, tokens *token.ClientCredentials, stdout io.Writer) (nextSteps []string) {
 	if tokens == nil {
 		return nil
 	}
 	_, err := tokens.Token(ctx)
 	if err != nil {
-		next = append(next, "IAM_BASE_URL: correct it, or IAM_CLIENT_ID, IAM_CLIENT_SECRET and SCOPE, so that the IAM issues a token")
+		nextSteps = append(nextSteps, "IAM_BASE_URL: correct it, or IAM_CLIENT_ID, IAM_CLIENT_SECRET and SCOPE, so that the IAM issues a token")
 	}
 	fmt.Fprintf(stdout, "token from %s: %s\n\n", publicURL(cfg.tokenURL()), fetchResult(err))
-	return next
+	return nextSteps
 }
 
 // checkSigningKeys fetches the keys that verify callers' tokens and prints the outcome. If that fails, it returns the
 // next step, because answerd refuses every token without the keys. Without AUTH_ISSUER it does nothing. An error means
 // that the settings cannot be used.
-func checkSigningKeys(ctx context.Context, cfg config, stdout io.Writer) (next []string, err error) {
+func checkSigningKeys(ctx context.Context, cfg config, stdout io.Writer) (nextSteps []string, err error) {
 	if cfg.AuthIssuer == "" {
 		return nil, nil
 	}
@@ -298,19 +304,20 @@ func checkSigningKeys(ctx context.Context, cfg config, stdout io.Writer) (next [
 // checkHooks connects to the operator's hook service, with TLS for an https URL, and prints the outcome. It returns the
 // next step if the connection fails. It sends no request, because the service might act on it. If requests would use a
 // proxy, it does not connect, because the proxy would answer in the service's place. Without HOOKS_URL it does nothing.
-func checkHooks(ctx context.Context, cfg config, stdout io.Writer) (next []string) {
+func checkHooks(ctx context.Context, cfg config, stdout io.Writer) (nextSteps []string) {
 	if cfg.HooksURL == "" {
 		return nil
 	}
 	result := "connected"
-	if err := connectTo(ctx, cfg.HooksURL); errors.Is(err, errProxied) {
+	switch err := connectTo(ctx, cfg.HooksURL); {
+	case errors.Is(err, errProxied):
 		result = "not tried, because " + err.Error()
-	} else if err != nil {
-		result = fetchResult(err)
-		next = []string{"HOOKS_URL: start the service, or correct the URL or the service's certificate"}
+	case err != nil:
+		result = "failed: " + err.Error()
+		nextSteps = []string{"HOOKS_URL: start the service, or correct the URL or the service's certificate"}
 	}
 	fmt.Fprintf(stdout, "hooks at %s: %s\n\n", publicURL(cfg.HooksURL), result)
-	return next
+	return nextSteps
 }
 
 // errProxied is the error of connectTo if requests to the URL would use a proxy.
@@ -326,15 +333,12 @@ func connectTo(ctx context.Context, rawURL string) error {
 	if proxy, err := http.ProxyFromEnvironment(req); proxy != nil || err != nil { // err may contain the proxy's password
 		return errProxied
 	}
-	var dialer interface {
-		DialContext(ctx context.Context, network, address string) (net.Conn, error)
-	} = &net.Dialer{Timeout: connectTimeout}
-	port := "80"
+	dialer := &net.Dialer{Timeout: connectTimeout}
+	dial, defaultPort := dialer.DialContext, "80"
 	if req.URL.Scheme == "https" {
-		dialer = &tls.Dialer{NetDialer: &net.Dialer{Timeout: connectTimeout}}
-		port = "443"
+		dial, defaultPort = (&tls.Dialer{NetDialer: dialer}).DialContext, "443"
 	}
-	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(req.URL.Hostname(), cmp.Or(req.URL.Port(), port)))
+	conn, err := dial(ctx, "tcp", net.JoinHostPort(req.URL.Hostname(), cmp.Or(req.URL.Port(), defaultPort)))
 	if err != nil {
 		return err
 	}

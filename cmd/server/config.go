@@ -291,7 +291,7 @@ type config struct {
 	// The fields below are not settings: loadConfig derives them, or reads them from the files that settings name.
 
 	eventsMaxBytesSet bool // EVENTS_MAX_BYTES is set; if false, the event log may choose a smaller bound
-	portDecides       bool // Addr was derived from PORT, because ADDR is not set
+	portSetsAddr      bool // Addr was derived from PORT, because ADDR is not set
 
 	certificates certificates // of TLS_*, LLM_TLS_* and IAM_TLS_*
 	tokenKeys    *sealed.Keys // of TOKENS_KEY_FILE; nil if it is not set
@@ -373,11 +373,6 @@ type callerBudgets []usage.Limit
 func (b *callerBudgets) UnmarshalText(text []byte) (err error) {
 	*b, err = usage.ParseLimits(string(text))
 	return err
-}
-
-// limitsCost reports whether a budget limits the cost. Such a budget needs the prices of the models.
-func (b callerBudgets) limitsCost() bool {
-	return slices.ContainsFunc(b, func(l usage.Limit) bool { return l.Name == "cost" })
 }
 
 // maxRate bounds the number in a rateLimit.

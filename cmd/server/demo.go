@@ -142,46 +142,28 @@ func runDemoService(ctx context.Context, only, addr, iam string, environ environ
 	}
 }
 
-// demoServices are the services that runDemo has started.
-type demoServices []*demoService
-
-// start starts a service on a free loopback port and returns the service's URL.
-func (s *demoServices) start(build serviceBuilder) (url string, err error) {
-	service, err := startDemoService("127.0.0.1:0", build)
-	if err != nil {
-		return "", err
-	}
-	*s = append(*s, service)
-	return service.url, nil
-}
-
-// stop stops all services.
-func (s *demoServices) stop() {
-	for _, service := range *s {
-		service.stopService()
-	}
-}
-
 // runDemo starts the services on loopback, configures answerd to use them, and serves until ctx ends. It keeps the
 // settings in environ, except those that connect the services. If environ has LLM_BASE_URL or OPENAI_API_KEY, the demo
 // uses that model and starts no stand-in.
 func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer, logger *slog.Logger) error {
+	const freePort = "127.0.0.1:0"
 	secret := rand.Text()
-	var services demoServices
-	defer services.stop()
-	iam, err := services.start(buildIAM("", secret, logger))
+	iam, err := startDemoService(freePort, buildIAM("", secret, logger))
 	if err != nil {
 		return err
 	}
+	defer iam.stopService()
 	// Users allow anonymous callers to reach the demo from another machine or from outside a container. Their browsers
 	// then cannot reach the pages of the MCP server, which is on loopback.
 	anonymous, _ := parseBool(environ.get("AUTH_INSECURE_ALLOW_ANONYMOUS")) // loadConfig reports the error
-	mcpServer, err := services.start(buildMCPServer(iam, !anonymous, logger))
+	hasPage := !anonymous
+	mcpServer, err := startDemoService(freePort, buildMCPServer(iam.url, hasPage, logger))
 	if err != nil {
 		return err
 	}
+	defer mcpServer.stopService()
 
-	settings := withDemoServices(environ, iam, secret, mcpServer)
+	settings := withDemoServices(environ, iam.url, secret, mcpServer.url)
 	port := environ.get("PORT")
 	portOnLoopback := environ.get("ADDR") == "" && port != "" && !anonymous
 	if portOnLoopback {
@@ -190,11 +172,12 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 
 	isReal := environ.get("LLM_BASE_URL") != "" || environ.get("OPENAI_API_KEY") != ""
 	if !isReal {
-		model, err := services.start(buildModel)
+		model, err := startDemoService(freePort, buildModel)
 		if err != nil {
 			return err
 		}
-		settings["LLM_BASE_URL"], settings["DEFAULT_MODEL_ID"] = model+"/v1", demo.ModelID
+		defer model.stopService()
+		settings["LLM_BASE_URL"], settings["DEFAULT_MODEL_ID"] = model.url+"/v1", demo.ModelID
 	}
 
 	c, err := loadConfig(settings)
@@ -205,7 +188,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		return err
 	}
 	return serve(ctx, c, stderr, func(addr string) {
-		printIntroduction(stdout, localAddr(addr), iam, settings["MCP_URL"], c.LLMBaseURL, isReal)
+		printIntroduction(stdout, localAddr(addr), iam.url, settings["MCP_URL"], c.LLMBaseURL, isReal)
 		if portOnLoopback {
 			fmt.Fprintf(stdout, "Only this machine can reach it. If it runs in a container: docker run -e AUTH_INSECURE_ALLOW_ANONYMOUS=true -p 127.0.0.1:%s:%[1]s …\n", port)
 		}

@@ -54,25 +54,24 @@ func (e environment) override(settings map[string]string) {
 // comes from that file, even if its own variable is set too. The error is a *configError for a file that is empty or
 // cannot be read.
 func (e environment) readSettings() (map[string]string, error) {
-	out := make(map[string]string)
-	secret := reflect.TypeFor[auth.Secret]()
+	values := make(map[string]string)
 	for f := range reflect.TypeFor[config]().Fields() {
 		name := f.Tag.Get("env")
 		if name == "" {
 			continue
 		}
 		value := e.get(name)
-		if f.Type == secret && e.get(name+"_FILE") != "" {
+		if isSecret := f.Type == reflect.TypeFor[auth.Secret](); isSecret && e.get(name+"_FILE") != "" {
 			var err error
 			if value, err = e.readSecretFile(name + "_FILE"); err != nil {
 				return nil, err
 			}
 		}
 		if value != "" {
-			out[name] = value
+			values[name] = value
 		}
 	}
-	return out, nil
+	return values, nil
 }
 
 // readSecretFile returns the secret in the file that setting names, without line breaks at the end. An empty file is an
@@ -114,49 +113,48 @@ func (e environment) unknownSettings(isUsed func(name string) bool) []*configErr
 			prefixes[prefix] = true
 		}
 	}
-	var out []*configError
+	var warnings []*configError
 	for name := range e {
 		if len(name) > maxVariableName || slices.Contains(known, name) || serviceVariable.MatchString(name) || isUsed(name) {
 			continue
 		}
-		nearest := nearestName(name, known)
-		distance := editDistance(name, nearest)
-		prefix, _, ok := strings.Cut(name, "_")
-		beginsLikeSetting := ok && prefixes[prefix]
-		isOneEditAway := distance <= 1 && len(name) >= minComparedName
-		if !beginsLikeSetting && !isOneEditAway {
-			continue
+		nearest := slices.MinFunc(known, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
+		if isMisspelled(name, nearest, prefixes) {
+			warnings = append(warnings, &configError{name, "is not a setting and has no effect; the nearest setting is " + nearest})
 		}
-		if libraryVariable.MatchString(name) && distance > maxMisspelling {
-			continue
-		}
-		out = append(out, &configError{name, "is not a setting and has no effect; the nearest setting is " + nearest})
 	}
-	slices.SortFunc(out, func(a, b *configError) int { return strings.Compare(a.name, b.name) })
-	return out[:min(len(out), maxUnknownSettings)]
+	slices.SortFunc(warnings, func(a, b *configError) int { return strings.Compare(a.name, b.name) })
+	return warnings[:min(len(warnings), maxUnknownSettings)]
+}
+
+// isMisspelled reports whether the variable name is probably a misspelled setting. nearest is the setting with the least
+// edit distance to name, and prefixes has the prefixes of all settings.
+func isMisspelled(name, nearest string, prefixes map[string]bool) bool {
+	distance := editDistance(name, nearest)
+	if libraryVariable.MatchString(name) && distance > maxMisspelling {
+		return false
+	}
+	prefix, _, hasPrefix := strings.Cut(name, "_")
+	isOneEditAway := distance <= 1 && len(name) >= minComparedName
+	return hasPrefix && prefixes[prefix] || isOneEditAway
 }
 
 // literalSettings returns a warning for each setting whose value has quotes around it, or a space at one of its ends.
 // Shells and Compose remove them from an env file, docker run --env-file does not. An endpoint would only refuse such a
 // key or name of a model.
-func (e environment) literalSettings() (out []*configError) {
+func (e environment) literalSettings() (warnings []*configError) {
 	for _, name := range settingNames() {
 		value := e.get(name)
-		trimmed := strings.TrimSpace(value)
-		n := len(trimmed)
-		switch {
-		case trimmed != value:
-			out = append(out, &configError{name, "begins or ends with a space, which is part of the value"})
-		case n > 1 && strings.ContainsAny(value[:1], `"'`) && value[0] == value[n-1]:
-			out = append(out, &configError{name, "is in quotes, which are part of the value; docker run --env-file does not remove them"})
+		if strings.TrimSpace(value) != value {
+			warnings = append(warnings, &configError{name, "begins or ends with a space, which is part of the value"})
+			continue
+		}
+		last := len(value) - 1
+		if last > 0 && (value[0] == '"' || value[0] == '\'') && value[last] == value[0] {
+			warnings = append(warnings, &configError{name, "is in quotes, which are part of the value; docker run --env-file does not remove them"})
 		}
 	}
-	return out
-}
-
-// nearestName returns the element of names with the least edit distance to name; of several, the first one.
-func nearestName(name string, names []string) string {
-	return slices.MinFunc(names, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
+	return warnings
 }
 
 // editDistance returns the Levenshtein distance of a and b: the least number of insertions, deletions and replacements
@@ -185,55 +183,57 @@ func editDistance(a, b string) int {
 // findWarnings returns a warning for each setting that is probably a mistake but does not keep the service from
 // starting.
 func (c *config) findWarnings(environ environment) []*configError {
-	out := append(environ.unknownSettings(c.usedInFiles()), environ.literalSettings()...)
+	warnings := append(environ.unknownSettings(c.usedInFiles()), environ.literalSettings()...)
 	usesDefaultEndpoint := slices.ContainsFunc(c.servedModels(), func(p llm.Profile) bool { return !hasOwnEndpoint(p) })
 	if c.usesOpenAI() && c.LLMAPIKey.IsZero() && usesDefaultEndpoint {
-		out = append(out, &configError{"LLM_API_KEY", "is not set, and OpenAI's endpoint answers no request without a key; set it, or OPENAI_API_KEY, or LLM_BASE_URL to another endpoint"})
+		warnings = append(warnings, &configError{"LLM_API_KEY", "is not set, and OpenAI's endpoint answers no request without a key; set it, or OPENAI_API_KEY, or LLM_BASE_URL to another endpoint"})
 	}
 	if c.exportsOTLP() {
-		out = append(out, otlpWarnings(environ)...)
+		warnings = append(warnings, otlpWarnings(environ)...)
 	}
-	exporter := environ.get("OTEL_TRACES_EXPORTER")
-	ignored := c.EnableTracing && exporter != "otlp" || !c.EnableTracing && exporter != "none"
-	if exporter != "" && ignored && !c.OTelSDKDisabled {
-		out = append(out, &configError{"OTEL_TRACES_EXPORTER", "has no effect: ENABLE_TRACING says whether traces are exported, by OTLP"})
+	exporter, effective := environ.get("OTEL_TRACES_EXPORTER"), "none"
+	if c.EnableTracing {
+		effective = "otlp"
+	}
+	if exporter != "" && exporter != effective && !c.OTelSDKDisabled {
+		warnings = append(warnings, &configError{"OTEL_TRACES_EXPORTER", "has no effect: ENABLE_TRACING says whether traces are exported, by OTLP"})
 	}
 	if c.EnableTracing {
-		out = append(out, samplerWarnings(environ)...)
+		warnings = append(warnings, samplerWarnings(environ)...)
 	}
-	return out
+	return warnings
 }
 
 // otlpWarnings returns warnings about OpenTelemetry SDK variables that do not affect the OTLP export. The specification
 // requires the SDK to use its default for a number that it cannot parse.
-func otlpWarnings(environ environment) (out []*configError) {
+func otlpWarnings(environ environment) (warnings []*configError) {
 	for _, name := range slices.Sorted(maps.Keys(environ)) {
 		value := environ.get(name)
 		isProtocol := strings.HasPrefix(name, "OTEL_EXPORTER_OTLP_") && strings.HasSuffix(name, "PROTOCOL")
 		if isProtocol && value == "grpc" {
-			out = append(out, &configError{name, "has no effect: OTLP is sent as http/protobuf, and collectors often have another port for it, 4318"})
+			warnings = append(warnings, &configError{name, "has no effect: OTLP is sent as http/protobuf, and collectors often have another port for it, 4318"})
 		}
 		if _, err := strconv.Atoi(value); err != nil && value != "" && otlpNumber.MatchString(name) {
-			out = append(out, &configError{name, "has no effect, as if it were unset: must be a whole number; times are in milliseconds"})
+			warnings = append(warnings, &configError{name, "has no effect, as if it were unset: must be a whole number; times are in milliseconds"})
 		}
 	}
-	return out
+	return warnings
 }
 
 // samplerWarnings returns warnings about a sampler or ratio that the OpenTelemetry SDK would replace with its default,
 // which samples all traces.
-func samplerWarnings(environ environment) (out []*configError) {
+func samplerWarnings(environ environment) (warnings []*configError) {
 	sampler := strings.ToLower(strings.TrimSpace(environ.get("OTEL_TRACES_SAMPLER")))
 	if sampler != "" && !slices.Contains(samplers, sampler) {
-		out = append(out, &configError{"OTEL_TRACES_SAMPLER", "has no effect, as if it were unset: must be " + strings.Join(samplers, ", ")})
+		warnings = append(warnings, &configError{"OTEL_TRACES_SAMPLER", "has no effect, as if it were unset: must be " + strings.Join(samplers, ", ")})
 	}
 	arg := strings.TrimSpace(environ.get("OTEL_TRACES_SAMPLER_ARG"))
 	ratio, err := strconv.ParseFloat(arg, 64)
 	isRatio := err == nil && ratio >= 0 && ratio <= 1 // false for NaN
 	if strings.HasSuffix(sampler, "traceidratio") && arg != "" && !isRatio {
-		out = append(out, &configError{"OTEL_TRACES_SAMPLER_ARG", "has no effect, as if it were unset: must be a number from 0 to 1, such as 0.1 for a tenth of the traces"})
+		warnings = append(warnings, &configError{"OTEL_TRACES_SAMPLER_ARG", "has no effect, as if it were unset: must be a number from 0 to 1, such as 0.1 for a tenth of the traces"})
 	}
-	return out
+	return warnings
 }
 
 // samplers lists the values of OTEL_TRACES_SAMPLER that the OpenTelemetry SDK for Go supports.
@@ -276,9 +276,11 @@ func (c *config) logSettingWarnings(logger *slog.Logger) {
 // address if ADDR is not set, and OPENAI_BASE_URL and OPENAI_API_KEY replace an unset model endpoint and key.
 func (c *config) deriveSettings() {
 	if c.OTelSDKDisabled {
-		c.EnableTracing, c.OTelMetricsExporter, c.OTelLogsExporter = false, nil, "none"
+		c.EnableTracing = false
+		c.OTelMetricsExporter = nil
+		c.OTelLogsExporter = "none"
 	}
-	if c.portDecides {
+	if c.portSetsAddr {
 		c.Addr = ":" + c.Port
 	}
 	c.LLMBaseURL = cmp.Or(c.LLMBaseURL, c.lookup("OPENAI_BASE_URL"), "https://"+openAIHost+"/v1")
@@ -295,7 +297,6 @@ func loadConfig(environ environment) (config, error) {
 	if err != nil {
 		return config{}, err
 	}
-
 	cfg := config{
 		lookup:            environ.get,
 		modelSet:          settings["DEFAULT_MODEL_ID"] != "",
@@ -304,7 +305,7 @@ func loadConfig(environ environment) (config, error) {
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)
 	}
-	cfg.portDecides = settings["ADDR"] == "" && cfg.Port != ""
+	cfg.portSetsAddr = settings["ADDR"] == "" && cfg.Port != ""
 	cfg.deriveSettings()
 	if err := cfg.readModels(); err != nil {
 		return config{}, err
@@ -419,9 +420,9 @@ func parseBool(s string) (bool, error) {
 // parseError turns err, an error of package env, into a *configError that names the setting instead of the config
 // field.
 func parseError(err error) error {
-	if failed, ok := errors.AsType[env.ParseError](err); ok {
-		f, _ := reflect.TypeFor[config]().FieldByName(failed.Name)
-		return &configError{f.Tag.Get("env"), fmt.Sprintf("not a %s: %v", typeName(failed.Type), parseReason(failed.Err))}
+	if parseErr, ok := errors.AsType[env.ParseError](err); ok {
+		field, _ := reflect.TypeFor[config]().FieldByName(parseErr.Name)
+		return &configError{field.Tag.Get("env"), fmt.Sprintf("not a %s: %v", typeName(parseErr.Type), parseReason(parseErr.Err))}
 	}
 	return &configError{"environment", strings.ReplaceAll(err.Error(), "\n", " ")}
 }

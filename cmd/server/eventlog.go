@@ -71,9 +71,9 @@ func (c *config) describeEventLog() string {
 	return "on this disk, in " + strings.TrimPrefix(c.EventsURL.Reveal(), "file:")
 }
 
-// printEventLog reports whether an event log on NATS can be reached, and prints the result. For other logs it prints
+// checkEventLog reports whether an event log on NATS can be reached, and prints the result. For other logs it prints
 // nothing and returns true. It cannot open a log on disk, because a running answerd may use it.
-func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
+func checkEventLog(ctx context.Context, c config, stdout io.Writer) (reachable bool) {
 	if !c.sharesLog() {
 		return true
 	}
@@ -90,7 +90,7 @@ func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 // openLog opens the event log that EVENTS_URL names, and returns it with the function that closes it. The log uses at
 // most maxMemory bytes of memory: a log in memory deletes ended runs to stay below, and logs on disk and on NATS use it
 // for caches. ctx and openTimeout bound only the opening. The error is a *configError if a setting cannot be used.
-func openLog(ctx context.Context, cfg config, maxMemory int64, logger *slog.Logger) (event.Log, func(), error) {
+func openLog(ctx context.Context, cfg config, maxMemory int64, logger *slog.Logger) (_ event.Log, closeLog func(), _ error) {
 	if cfg.EventsURL.IsZero() {
 		log := memory.New(memory.Options{Retention: cfg.EventsRetention, MaxBytes: maxMemory})
 		return log, log.Close, nil
@@ -115,11 +115,12 @@ func openLog(ctx context.Context, cfg config, maxMemory int64, logger *slog.Logg
 	if err != nil {
 		return nil, nil, fmt.Errorf("EVENTS_URL: %w", err)
 	}
-	return log, func() {
+	closeLog = func() {
 		if err := log.Close(); err != nil {
 			logger.Warn("closing failed", "what", "event log", "error", err)
 		}
-	}, nil
+	}
+	return log, closeLog, nil
 }
 
 // newMemoryCheck returns a function that reports whether the process is near its GOMEMLIMIT. If so, and if log is in

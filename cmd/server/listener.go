@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -119,11 +121,11 @@ func (c *config) maxConnections() int {
 	if c.MaxConnections > 0 {
 		return c.MaxConnections
 	}
-	n := c.MaxStreams + c.MaxStreams/10 + 1
+	limit := c.MaxStreams + c.MaxStreams/10 + 1
 	if files := maxOpenFiles(); files > 0 {
-		n = min(n, max(files/3, 1))
+		limit = min(limit, max(files/3, 1))
 	}
-	return n
+	return limit
 }
 
 // listen returns c.listener if it is set, or else a new listener at ADDR. It refuses an address beyond loopback if that
@@ -200,8 +202,10 @@ func newServer(h http.Handler) *http.Server {
 	}
 }
 
-// healthTimeout bounds how long answerd health waits for the reply.
-const healthTimeout = 3 * time.Second
+const (
+	healthTimeout = 3 * time.Second // how long answerd health waits for the reply
+	probeTimeout  = time.Second     // how long isAlive waits for the reply
+)
 
 // serviceURL returns the URL at which a client on this machine reaches an answerd with these settings. It reads only
 // ADDR, PORT and TLS_CERT_FILE, so it works even if other settings are wrong. Every error is a *configError.
@@ -242,6 +246,20 @@ func checkHealth(ctx context.Context, environ environment) error {
 		return fmt.Errorf("%s answers %s", resp.Request.URL.Host, resp.Status)
 	}
 	return nil
+}
+
+// isAlive reports whether an answerd on this machine answers at url within probeTimeout. It also checks the body of the
+// reply, because another service may listen there.
+func isAlive(ctx context.Context, url string) bool {
+	ctx, stop := context.WithTimeout(ctx, probeTimeout)
+	defer stop()
+	resp, err := getHealth(ctx, url)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 256))
+	return err == nil && resp.StatusCode == http.StatusOK && bytes.Contains(body, []byte(`"status":"ok"`))
 }
 
 // getHealth sends GET /healthz to the answerd at url, on this machine. The caller must close the response's body.

@@ -108,15 +108,6 @@ func serveCommand(ctx context.Context, _ []string, environ environment, _, stder
 	return serve(ctx, c, stderr, func(string) {})
 }
 
-// commandNames returns the names of all commands, separated by commas.
-func commandNames() string {
-	var names []string
-	for _, c := range commands() {
-		names = append(names, c.name)
-	}
-	return strings.Join(names, ", ")
-}
-
 // printHelp prints the commands and the most important settings, and names the documents that list all settings.
 func printHelp(stdout io.Writer) error {
 	var b strings.Builder
@@ -197,15 +188,18 @@ func run(ctx context.Context, args []string, environ environment, stdout, stderr
 	case name == "-version", name == "--version":
 		name = "version"
 	}
-	all := commands()
-	i := slices.IndexFunc(all, func(c command) bool { return c.name == name })
-	if i < 0 {
-		return &usageError{fmt.Sprintf("%.40q is not a command; the commands are %s", name, commandNames())}
+	var names []string
+	for _, c := range commands() {
+		if c.name != name {
+			names = append(names, c.name)
+			continue
+		}
+		if len(args) > 0 && !c.takesArgs {
+			return &usageError{name + " takes no arguments; answerd help describes the commands"}
+		}
+		return c.run(ctx, args, environ, stdout, stderr)
 	}
-	if len(args) > 0 && !all[i].takesArgs {
-		return &usageError{name + " takes no arguments; answerd help describes the commands"}
-	}
-	return all[i].run(ctx, args, environ, stdout, stderr)
+	return &usageError{fmt.Sprintf("%.40q is not a command; the commands are %s", name, strings.Join(names, ", "))}
 }
 
 // isHelpFlag reports whether arg asks for help.
@@ -222,10 +216,10 @@ func reportError(err error, stderr io.Writer) int {
 		return 130 // 128 + SIGINT, as in shells
 	}
 	fmt.Fprintf(stderr, "answerd: %v (see %s)\n", err, helpPage(err))
-	var config *configError
-	var usage *usageError
-	var suite *eval.Error
-	if errors.As(err, &config) || errors.As(err, &usage) || errors.As(err, &suite) {
+	var configErr *configError
+	var usageErr *usageError
+	var suiteErr *eval.Error
+	if errors.As(err, &configErr) || errors.As(err, &usageErr) || errors.As(err, &suiteErr) {
 		return 2
 	}
 	return 1

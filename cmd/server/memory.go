@@ -5,8 +5,6 @@ import (
 	"math"
 	"runtime/debug"
 
-	"github.com/KimMachineGun/automemlimit/memlimit"
-
 	"answerd/internal/event/jetstream"
 )
 
@@ -28,7 +26,7 @@ const (
 	// unmanagedMemory is memory that the process needs but the Go runtime does not count: the pages of its binary, some
 	// 40 MiB, and kernel memory.
 	unmanagedMemory = 44 << 20
-	// minMemoryLimit is the least memory limit that derivedMemoryLimit returns, unless the container has less memory.
+	// minMemoryLimit is the least memory limit that setMemoryLimit sets, unless the container has less memory.
 	minMemoryLimit = 48 << 20
 	// garbagePart is the divisor for the share of garbage: a quarter of the memory limit. With less, the garbage
 	// collector would run nearly all the time.
@@ -49,23 +47,17 @@ type memoryLimits struct {
 // GOMEMLIMIT it first sets the memory limit, from the container's. If the container has no limit either, the log gets
 // its default and the runs have no limit. EVENTS_MAX_BYTES, if set, is the limit of a log in memory.
 //
-// containerLimit returns the container's limit in bytes, or an error outside of a container.
+// containerLimit returns the memory limit of this process's cgroup in bytes. Without a cgroup it returns an error. For a
+// cgroup without a limit it returns an error, 0 or a very large number.
 func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog.Logger) memoryLimits {
 	limits := memoryLimits{log: jetstream.DefaultMemory}
 	inMemory := c.EventsURL.IsZero()
 	if inMemory {
 		limits.log = int64(c.EventsMaxBytes)
 	}
-	limit := debug.SetMemoryLimit(-1) // a negative value only reads the limit
-	source := "GOMEMLIMIT"
-	if limit == math.MaxInt64 { // GOMEMLIMIT is not set
-		source = "the container's limit"
-		container, err := containerLimit()
-		if err != nil || container == 0 || container > math.MaxInt64/2 {
-			return limits // no cgroup, or one without a limit
-		}
-		limit = derivedMemoryLimit(int64(container))
-		debug.SetMemoryLimit(limit)
+	limit, source := setMemoryLimit(containerLimit)
+	if source == "" {
+		return limits
 	}
 	content := max(limit-limit/garbagePart-processMemory, minContentMemory)
 	if !inMemory || !c.eventsMaxBytesSet {
@@ -78,14 +70,22 @@ func (c *config) limitMemory(containerLimit func() (uint64, error), logger *slog
 	return limits
 }
 
-// derivedMemoryLimit returns the memory limit to set for the Go runtime in a container with container bytes of memory.
-func derivedMemoryLimit(container int64) int64 {
-	return max(container-container/10-unmanagedMemory, min(container, minMemoryLimit))
+// setMemoryLimit returns the memory limit of the Go runtime, and says for the log where the limit comes from. Without
+// GOMEMLIMIT it sets the limit that follows from the container's. source is "" if the container has no limit either.
+func setMemoryLimit(containerLimit func() (uint64, error)) (limit int64, source string) {
+	limit = debug.SetMemoryLimit(-1) // a negative value only reads the limit
+	if limit != math.MaxInt64 {
+		return limit, "GOMEMLIMIT"
+	}
+	bytes, err := containerLimit()
+	if err != nil || bytes == 0 || bytes > math.MaxInt64/2 {
+		return 0, "" // no cgroup, or one without a limit
+	}
+	container := int64(bytes)
+	limit = max(container-container/10-unmanagedMemory, min(container, minMemoryLimit))
+	debug.SetMemoryLimit(limit)
+	return limit, "the container's limit"
 }
-
-// containerMemory returns the memory limit of this process's cgroup (version 1 or 2) in bytes. It returns an error
-// without a cgroup. For a cgroup without a limit it returns an error, 0 or a very large number.
-func containerMemory() (uint64, error) { return memlimit.FromCgroup() }
 
 // maxToolBytes bounds the bytes of one MCP server's tool definitions. It is 1/32 of the memory limit, but at least 2
 // MiB and at most 64 MiB. While a list of tools is read, it takes about four times its size in memory.

@@ -18,23 +18,13 @@ import (
 	"answerd/internal/telemetry"
 )
 
-// expandModels calls expandProfile for every model in c.models, and returns the first error.
-func (c *config) expandModels() error {
-	for i := range c.models {
-		if err := c.expandProfile(i); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // expandProfile prepares the endpoint settings of c.models[i]. It replaces each ${NAME} with the environment variable
 // NAME, checks the URL, and resolves relative paths against the directory of MODELS_FILE. A variable that is not set is
 // an error: an empty key would only show when the endpoint refuses requests, without a hint to the variable. Every
 // error is a *configError.
 func (c *config) expandProfile(i int) error {
 	profile := &c.models[i]
-	missing := "" // the last variable that is used but not set
+	unset := "" // the last variable that is used but not set
 	expand := func(text string) string {
 		if !strings.Contains(text, "${") {
 			return text // os.Expand would also replace $NAME, which may be part of a key
@@ -42,7 +32,7 @@ func (c *config) expandProfile(i int) error {
 		return os.Expand(text, func(name string) string {
 			value := c.lookup(name)
 			if value == "" {
-				missing = name
+				unset = name
 			}
 			return value
 		})
@@ -57,8 +47,8 @@ func (c *config) expandProfile(i int) error {
 		}
 	}
 	switch {
-	case missing != "":
-		return &configError{"MODELS_FILE", fmt.Sprintf("/%d needs the environment variable %s, which is not set", i, missing)}
+	case unset != "":
+		return &configError{"MODELS_FILE", fmt.Sprintf("/%d needs the environment variable %s, which is not set", i, unset)}
 	case profile.BaseURL != "" && !isURL(profile.BaseURL):
 		return &configError{"MODELS_FILE", fmt.Sprintf("/%d/base_url: must be an http or https URL", i)}
 	case hasChatPath(profile.BaseURL):
@@ -100,24 +90,30 @@ func (c *config) newSecretFile(setting string, secret auth.Secret, logger *slog.
 func (f *secretFile) read() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	info, err := os.Stat(f.path)
-	if err == nil && sameFile(info, f.seen) {
+	state := fileState(f.path)
+	if state != nil && sameFile(state, f.seen) {
 		return f.secret
 	}
-	var data []byte
-	if err == nil {
-		data, err = os.ReadFile(f.path)
-	}
-	text := strings.TrimRight(string(data), "\r\n")
-	if err == nil && text == "" {
-		err = errors.New("it is empty")
-	}
+	text, err := readSecretText(f.path)
 	if err != nil {
 		f.logger.Warn("the file of a secret cannot be used; the last secret stays in use", "for", f.what, "error", fileReason(err), help.SecretFiles.Attr())
 		return f.secret
 	}
-	f.seen, f.secret = info, text
+	f.seen, f.secret = state, text
 	return f.secret
+}
+
+// readSecretText returns the text in the file at path, without line breaks at the end. An empty file is an error.
+func readSecretText(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	text := strings.TrimRight(string(data), "\r\n")
+	if text == "" {
+		return "", errors.New("it is empty")
+	}
+	return text, nil
 }
 
 // addEndpoints gives router an own endpoint for each model that hasOwnEndpoint, as the model's profile configures it.

@@ -29,8 +29,10 @@ func (c *config) readModels() (err error) {
 	if c.models, err = parseFile("MODELS_FILE", c.ModelsFile, llm.ParseProfiles); err != nil {
 		return err
 	}
-	if err := c.expandModels(); err != nil {
-		return err
+	for i := range c.models {
+		if err := c.expandProfile(i); err != nil {
+			return err
+		}
 	}
 	if !c.modelSet {
 		c.DefaultModelID = c.models[0].ID
@@ -120,31 +122,34 @@ func (m *servedModels) startReloading(ctx context.Context, c config, runs *agent
 		return func() {}
 	}
 	return startFollowing(ctx, c.modelsWatch, "MODELS_FILE", m.logger, func() (slog.Attr, error) {
-		next, err := c.reloadModels()
+		reloaded, err := c.reloadModels()
 		if err != nil {
 			return slog.Attr{}, err
 		}
-		m.replaceEndpoints(ctx, next)
-		runs.ReplaceModels(next.DefaultModelID, next.profiles())
-		return slog.Int("models", len(next.models)), nil
+		m.replaceEndpoints(ctx, reloaded)
+		runs.ReplaceModels(reloaded.DefaultModelID, reloaded.profiles())
+		return slog.Int("models", len(reloaded.models)), nil
 	})
 }
 
 // profiles returns the models in MODELS_FILE by id. The map is empty without such a file.
 func (c *config) profiles() map[string]llm.Profile {
-	out := make(map[string]llm.Profile, len(c.models))
-	for _, p := range c.models {
-		out[p.ID] = p
+	byID := make(map[string]llm.Profile, len(c.models))
+	for _, profile := range c.models {
+		byID[profile.ID] = profile
 	}
-	return out
+	return byID
 }
+
+// upstreamModel returns the id by which the endpoint knows the model of profile.
+func upstreamModel(profile llm.Profile) string { return cmp.Or(profile.Upstream, profile.ID) }
 
 // prices returns a function that returns the price of a model, or nil if the price is unknown. It takes the model's id
 // at the endpoint.
 func (c *config) prices() func(model string) *llm.Price {
 	byUpstreamID := make(map[string]*llm.Price)
-	for _, p := range c.models {
-		byUpstreamID[cmp.Or(p.Upstream, p.ID)] = p.Price
+	for _, profile := range c.models {
+		byUpstreamID[upstreamModel(profile)] = profile.Price
 	}
 	return func(model string) *llm.Price { return byUpstreamID[model] }
 }
@@ -152,17 +157,17 @@ func (c *config) prices() func(model string) *llm.Price {
 // metricModels returns the model ids that may appear in metrics: the default model and those of MODELS_FILE, each with
 // the id that its endpoint uses. Requests may name any model, so metrics with every name would create an unlimited
 // number of series.
-func (c *config) metricModels() (out []string) {
+func (c *config) metricModels() (ids []string) {
 	if c.DefaultModelID != "" {
-		out = append(out, c.DefaultModelID)
+		ids = append(ids, c.DefaultModelID)
 	}
-	for _, p := range c.models {
-		out = append(out, p.ID)
-		if p.Upstream != "" {
-			out = append(out, p.Upstream)
+	for _, profile := range c.models {
+		ids = append(ids, profile.ID)
+		if profile.Upstream != "" {
+			ids = append(ids, profile.Upstream)
 		}
 	}
-	return out
+	return ids
 }
 
 // printModels prints a table of the models and their abilities.
@@ -187,7 +192,7 @@ func printModels(stdout io.Writer, cfg config) {
 		if profile.ID == cfg.DefaultModelID {
 			price += "  (default)"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", profile.ID, cmp.Or(profile.Upstream, profile.ID),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", profile.ID, upstreamModel(profile),
 			cmp.Or(profile.ToolCalling, llm.ToolCalling(cfg.LLMToolCalling)),
 			formatTokens(profile.ContextTokens), formatTokens(profile.MaxOutputTokens), inputs, price)
 	}

@@ -37,20 +37,20 @@ func newFileWatch(paths ...string) *fileWatch {
 // setPaths replaces the set of watched files. A file that stays in the set keeps its last state, so that a change since
 // the last check is still noticed. setPaths ignores empty paths.
 func (w *fileWatch) setPaths(paths ...string) {
-	known := make(map[string]os.FileInfo, len(w.paths))
-	for i, p := range w.paths {
-		known[p] = w.seen[i]
+	lastStates := make(map[string]os.FileInfo, len(w.paths)) // by path
+	for i, path := range w.paths {
+		lastStates[path] = w.seen[i]
 	}
 	w.paths, w.seen = nil, nil
-	for _, p := range paths {
-		if p == "" || slices.Contains(w.paths, p) {
+	for _, path := range paths {
+		if path == "" || slices.Contains(w.paths, path) {
 			continue
 		}
-		state, watched := known[p]
-		if !watched {
-			state = fileState(p)
+		state, wasWatched := lastStates[path]
+		if !wasWatched {
+			state = fileState(path)
 		}
-		w.paths = append(w.paths, p)
+		w.paths = append(w.paths, path)
 		w.seen = append(w.seen, state)
 	}
 }
@@ -67,10 +67,12 @@ func fileState(path string) os.FileInfo {
 // hasChanged reports whether a file has changed since the last check, and records the current states for the next call.
 func (w *fileWatch) hasChanged() bool {
 	changed := false
-	for i, p := range w.paths {
-		now := fileState(p)
-		changed = changed || !sameFile(now, w.seen[i])
-		w.seen[i] = now
+	for i, path := range w.paths {
+		state := fileState(path)
+		if !sameFile(state, w.seen[i]) {
+			changed = true
+		}
+		w.seen[i] = state
 	}
 	return changed
 }
@@ -124,7 +126,7 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 	var readAt time.Time
 	const retryCause = "it was refused before"
 	for {
-		var cause string // why the configuration is read, for the log
+		cause := "" // why the configuration is read, for the log; "" if it need not be read
 		select {
 		case <-ctx.Done():
 			return
@@ -132,14 +134,14 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 			cause = "SIGHUP"
 			files.hasChanged() // so that the next check does not report changes that are read now
 		case <-tick.C:
-			switch {
-			case files.hasChanged():
+			if files.hasChanged() {
 				cause = "the file has changed"
-			case refusal != "" && time.Since(readAt) >= retryInterval:
+			} else if refusal != "" && time.Since(readAt) >= retryInterval {
 				cause = retryCause
-			default:
-				continue
 			}
+		}
+		if cause == "" {
+			continue
 		}
 		size, err := recoverPanic(read)
 		readAt = time.Now()
@@ -182,14 +184,15 @@ func newRules(ctx context.Context, cfg config, logger *slog.Logger) (rules *auth
 	if cfg.AuthIssuer == "" { // The process of ask or chat: the person at its terminal may use everything.
 		rules.ExemptAnonymous()
 	}
-	return rules, startFollowing(ctx, file, "access rules", logger, func() (slog.Attr, error) {
+	end = startFollowing(ctx, file, "access rules", logger, func() (slog.Attr, error) {
 		changed, err := readRules(cfg)
 		if err != nil {
 			return slog.Attr{}, err
 		}
 		rules.Replace(changed)
 		return slog.Int("rules", len(changed)), nil
-	}), nil
+	})
+	return rules, end, nil
 }
 
 // readRules returns the rules in AUTH_RULES_FILE, or nil if that is not set. Every error is a *configError.

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -75,11 +74,11 @@ func exportFiles(paths []string) (files []string, _ error) {
 			files = append(files, path)
 			continue
 		}
-		found, err := filepath.Glob(filepath.Join(path, "*.json"))
-		if err != nil || len(found) == 0 {
+		exports, err := filepath.Glob(filepath.Join(path, "*.json"))
+		if err != nil || len(exports) == 0 {
 			return nil, &usageError{path + " has no file *.json"}
 		}
-		files = append(files, found...)
+		files = append(files, exports...)
 	}
 	return files, nil
 }
@@ -193,8 +192,7 @@ func (p *replayer) replayConcurrently(ctx context.Context, files []string) []rep
 	for range min(replayWorkers, len(files)) {
 		workers.Go(func() {
 			for i := range next {
-				text, differs, err := p.replay(ctx, files[i])
-				reports[i] = replayReport{text, differs, err}
+				reports[i] = p.replay(ctx, files[i])
 			}
 		})
 	}
@@ -206,53 +204,54 @@ func (p *replayer) replayConcurrently(ctx context.Context, files []string) []rep
 	return reports
 }
 
-// replay runs the export in file again. report is the text to print. different says that the run or the current
-// settings differ from the recording. If p.options has another model, replay compares nothing, and report has both
-// answers.
-func (p *replayer) replay(ctx context.Context, file string) (report string, different bool, _ error) {
+// replay runs the export in file again. If p.options has another model, replay compares nothing, and the report has
+// both answers.
+func (p *replayer) replay(ctx context.Context, file string) replayReport {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return "", false, fmt.Errorf("read an export: %w", err)
+		return replayReport{err: fmt.Errorf("read an export: %w", err)}
 	}
 	doc, err := export.Decode(data)
 	if err != nil {
-		return "", false, fmt.Errorf("%s: %w", file, err)
+		return replayReport{err: fmt.Errorf("%s: %w", file, err)}
 	}
 	result, err := rerun.Run(ctx, doc, p.options)
 	if err != nil {
-		return "", false, fmt.Errorf("%s: %w", file, err)
+		return replayReport{err: fmt.Errorf("%s: %w", file, err)}
 	}
 	if p.options.Model != nil {
-		return p.showBothAnswers(file, doc, result), false, nil
+		return replayReport{text: p.showBothAnswers(file, doc, result)}
 	}
 	lines := rerun.Compare(doc, p.presentState(doc))
 	for _, d := range result.Differences {
 		lines = append(lines, d.String())
 	}
 	if len(lines) == 0 {
-		return fmt.Sprintf("%s: %d events, no difference\n", file, len(result.Events)), false, nil
+		return replayReport{text: fmt.Sprintf("%s: %d events, no difference\n", file, len(result.Events))}
 	}
-	return fmt.Sprintf("%s: %d events, %d differences\n  %s\n", file, len(result.Events), len(lines), strings.Join(lines, "\n  ")), true, nil
+	text := fmt.Sprintf("%s: %d events, %d differences\n  %s\n", file, len(result.Events), len(lines), strings.Join(lines, "\n  "))
+	return replayReport{text: text, differs: true}
 }
 
 // presentState returns the state with which the run of doc would begin today. A nil part is not compared. Without
 // current settings, or if the run's agent does not exist any more, only the tools are set.
 func (p *replayer) presentState(doc *export.Document) rerun.Present {
-	now := rerun.Present{Tools: p.tools}
+	present := rerun.Present{Tools: p.tools}
 	if p.config == nil {
-		return now
+		return present
 	}
-	c := p.config
 	agent := definition.Agent{ID: definition.DefaultID}
-	if i := slices.IndexFunc(c.agents, func(d definition.Agent) bool { return d.ID == doc.Run.Agent }); i >= 0 {
-		agent = c.agents[i]
+	if named := definition.Find(p.config.agents, doc.Run.Agent); named != nil {
+		agent = *named
 	} else if doc.Run.Agent != "" {
-		return now
+		return present
 	}
-	now.Prompt = &export.Template{Template: cmp.Or(agent.Prompt, p.prompt), Username: c.AgentUsername, Timezone: c.AgentTimezone}
-	agent.Prompt = ""                  // now.Prompt has the prompt, so the definition is compared without it
-	now.Agent, _ = json.Marshal(agent) // a definition can always be encoded
-	return now
+	present.Prompt = &export.Template{
+		Template: cmp.Or(agent.Prompt, p.prompt), Username: p.config.AgentUsername, Timezone: p.config.AgentTimezone,
+	}
+	agent.Prompt = ""                      // present.Prompt has the prompt, so the definition is compared without it
+	present.Agent, _ = json.Marshal(agent) // a definition can always be encoded
+	return present
 }
 
 // columnWidth is the width of one column in showBothAnswers, in characters.

@@ -14,6 +14,8 @@ import (
 	"time"
 	_ "time/tzdata" // the image has no zone database
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
+
 	contract "answerd/api"
 	"answerd/internal/agent"
 	"answerd/internal/agent/admission"
@@ -153,7 +155,7 @@ func (s *serviceParts) openCallerChecks(ctx context.Context) (err error) {
 // openLogModelsAndTools sets the memory limits, and opens the event log, the model endpoints and the client of the MCP
 // servers. It also starts the metrics of the MCP servers and the warnings about certificates that expire soon.
 func (s *serviceParts) openLogModelsAndTools(ctx context.Context) error {
-	s.limits = s.cfg.limitMemory(containerMemory, s.logger)
+	s.limits = s.cfg.limitMemory(memlimit.FromCgroup, s.logger)
 	log, closeLog, err := openLog(ctx, s.cfg, s.limits.log, s.logger)
 	if err != nil {
 		return err
@@ -233,26 +235,21 @@ func (s *serviceParts) startAgent() (*agent.Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := s.cfg.agentOptions()
-	options.Model, options.Tools, options.Log = s.models.router, s.tools.client, s.log
-	options.Prompt, options.Hooks, options.Deliveries, options.Rules = s.prompt, s.hooks, deliveries, s.rules
-	options.MemoryShort, options.Memory = newMemoryCheck(s.log), admission.NewMemory(s.limits.runs)
-	options.Logger, options.Tracer, options.Meter = s.logger, s.tel.Tracer("answerd/agent"), s.tel.Meter("answerd/agent")
-	return agent.New(options)
-}
-
-// agentOptions returns the agent's options that come from settings. startAgent adds the other parts of the service.
-func (c *config) agentOptions() agent.Options {
-	return agent.Options{
-		BasePath: c.basePath(), DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Agents: c.agents,
-		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
+	c := &s.cfg
+	return agent.New(agent.Options{
+		Model: s.models.router, DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Agents: c.agents,
+		Tools: s.tools.client, ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
+		Log: s.log, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(), Retention: c.EventsRetention,
+		Prompt: s.prompt, Hooks: s.hooks, Deliveries: deliveries, Rules: s.rules, BasePath: c.basePath(),
 		MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns, MaxOutputTokens: c.MaxOutputTokens,
 		Budget: c.budget(), CostClaim: c.CostClaim, CallerBudgets: c.BudgetPerCaller,
 		MaxRuns: c.MaxConcurrentRuns, MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit),
-		DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(), Retention: c.EventsRetention,
-		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments, TraceUsers: c.TraceUsers, TraceContent: c.TraceContent,
-		Version: version, RecordModelRequests: c.RecordModelRequests,
-	}
+		MemoryShort: newMemoryCheck(s.log), Memory: admission.NewMemory(s.limits.runs),
+		DisconnectGrace: c.DisconnectGrace, InputTimeout: c.InputTimeout,
+		AuditArguments: c.AuditArguments, TraceUsers: c.TraceUsers, TraceContent: c.TraceContent,
+		RecordModelRequests: c.RecordModelRequests, Version: version,
+		Logger: s.logger, Tracer: s.tel.Tracer("answerd/agent"), Meter: s.tel.Meter("answerd/agent"),
+	})
 }
 
 // serveConnections serves the connections of l until the server is shut down or l fails. It uses TLS if certificate is
@@ -276,7 +273,7 @@ func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
 			return nil, &configError{"AUTH_JWKS_URL", err.Error()}
 		}
 	}
-	v, err := auth.NewVerifier(auth.VerifierConfig{
+	verifier, err := auth.NewVerifier(auth.VerifierConfig{
 		Issuer: cfg.AuthIssuer, Audience: cfg.AuthAudience, JWKSURL: cfg.AuthJWKSURL, Scope: cfg.AuthScope,
 		Algorithms: trimElements(cfg.AuthAlgorithms), Clients: trimElements(cfg.AuthClients),
 		OnlyAccessTokens: cfg.AuthRequireATJWT, MaxLifetime: cfg.AuthMaxLifetime, LimitClaim: cfg.LimitBy.claim(),
@@ -288,7 +285,7 @@ func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
 	case err != nil: // validate has already checked the issuer and the audience
 		return nil, &configError{"AUTH_SCOPE", err.Error()}
 	}
-	return v, nil
+	return verifier, nil
 }
 
 // newConsoleSignIn returns signIn, which the console calls to learn at which endpoints people sign in. signIn reads them
@@ -306,8 +303,11 @@ func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Cont
 			client.CloseIdleConnections()
 		}
 	}
-	return func(ctx context.Context) (console.SignIn, error) {
+	signIn = func(ctx context.Context) (console.SignIn, error) {
 		endpoints, err := discovery.Endpoints(ctx)
+		if err != nil {
+			return console.SignIn{}, err
+		}
 		scope := cmp.Or(cfg.ConsoleOIDCScope, cfg.AuthScope)
 		if cfg.ConsoleOIDCScope == "" && endpoints.OpenID {
 			scope = strings.TrimSpace("openid " + scope)
@@ -316,8 +316,9 @@ func newConsoleSignIn(cfg config, logger *slog.Logger) (signIn func(context.Cont
 			Issuer: cfg.AuthIssuer, ClientID: cfg.ConsoleOIDCClientID, Scope: scope, Audience: cfg.AuthAudience,
 			AuthorizationEndpoint: endpoints.Authorization, TokenEndpoint: endpoints.Token,
 			EndSessionEndpoint: endpoints.EndSession, IssuerInResponse: endpoints.IssuerInResponse,
-		}, err
-	}, end
+		}, nil
+	}
+	return signIn, end
 }
 
 // newHooks returns the client of the operator's hook service, or nil without HOOKS_URL. The caller must close it. Every
@@ -330,14 +331,14 @@ func newHooks(cfg config, tel *telemetry.Telemetry, logger *slog.Logger) (*webho
 	for _, name := range trimElements(cfg.HooksEvents) {
 		events = append(events, webhook.Event(name))
 	}
-	o := webhook.Options{
+	options := webhook.Options{
 		URL: cfg.HooksURL, Secret: cfg.HooksSecret, Events: events, Transport: tel.Transport,
 		Tracer: tel.Tracer("answerd/agent/hook"), Meter: tel.Meter("answerd/agent/hook"),
 	}
 	if file := cfg.newSecretFile("HOOKS_SECRET", cfg.HooksSecret, logger); file != nil {
-		o.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
+		options.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
 	}
-	hooks, err := webhook.New(o)
+	hooks, err := webhook.New(options)
 	if err != nil {
 		return nil, &configError{"HOOKS_URL", err.Error()}
 	}
@@ -350,20 +351,20 @@ func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *sl
 	if c.RunWebhookURL == "" && c.CallbackOrigins == nil {
 		return nil, nil
 	}
-	o := delivery.Options{
+	options := delivery.Options{
 		URL: c.RunWebhookURL, CallbackOrigins: c.CallbackOrigins, PrivateCallbacks: c.CallbackPrivate, Secret: c.HooksSecret,
 		Log: log, MaxBytes: int64(c.EventsMaxBytes) / 8, // leaves most of the log to the runs
 		Local: c.EventsURL.IsZero(),
 		Meter: tel.Meter("answerd/agent/delivery"), Logger: logger,
 	}
 	if file := c.newSecretFile("HOOKS_SECRET", c.HooksSecret, logger); file != nil {
-		o.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
+		options.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
 	}
-	d, err := delivery.New(o)
+	deliveries, err := delivery.New(options)
 	if err != nil {
 		return nil, fmt.Errorf("set up deliveries: %w", err)
 	}
-	return d, nil
+	return deliveries, nil
 }
 
 // newReceiptSigner returns a signer with the keys in RECEIPT_KEY_FILE, or nil if that is not set. Every error is a

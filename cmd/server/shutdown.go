@@ -79,7 +79,10 @@ func newShutdownStages(ctx context.Context) (stages shutdownStages, stop func())
 func drainService(stages shutdownStages, handler *api.Handler, runs *agent.Agent, server *http.Server, delay, timeout time.Duration, logger *slog.Logger) error {
 	logger.Info("draining", "delay", delay.String(), "timeout", timeout.String())
 	handler.MarkUnready()
-	sleepContext(stages.drainContext, delay)
+	select {
+	case <-time.After(delay):
+	case <-stages.drainContext.Done():
+	}
 	runs.StopAccepting()
 	logger.Info("new runs are refused")
 	ctx, cancel := context.WithTimeout(stages.drainContext, timeout)
@@ -87,19 +90,6 @@ func drainService(stages shutdownStages, handler *api.Handler, runs *agent.Agent
 	runs.Drain(ctx)
 	logger.Info("runs have ended")
 	return shutdownServer(stages.closeContext, handler, server)
-}
-
-// sleepContext waits until d has passed or ctx has ended.
-func sleepContext(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // shutdownServer closes the listener and waits for the last responses, which end soon because all runs have ended.

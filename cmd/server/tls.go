@@ -148,7 +148,7 @@ type usedCertificate struct {
 
 // inUse returns the certificates in use. It skips sources that have only roots.
 func (k *certificates) inUse() []usedCertificate {
-	var out []usedCertificate
+	var used []usedCertificate
 	for _, source := range k.named {
 		expiry := source.Expiry()
 		if expiry.IsZero() {
@@ -158,18 +158,18 @@ func (k *certificates) inUse() []usedCertificate {
 		if source.connection == "listener" {
 			role = "server"
 		}
-		out = append(out, usedCertificate{source.connection, source.model, role, expiry})
+		used = append(used, usedCertificate{source.connection, source.model, role, expiry})
 	}
-	return out
+	return used
 }
 
 // usedByTools returns the certificates that connections to MCP servers use.
 func usedByTools(tools *mcp.Client) []usedCertificate {
-	var out []usedCertificate
+	var used []usedCertificate
 	for _, c := range tools.Certificates() {
-		out = append(out, usedCertificate{"mcp", c.Server, c.Role, c.Expires})
+		used = append(used, usedCertificate{"mcp", c.Server, c.Role, c.Expires})
 	}
-	return out
+	return used
 }
 
 const (
@@ -197,16 +197,16 @@ func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *
 	}, nil
 }
 
-// measureExpiry creates the metric of the time until certificates expire. Each export calls used for the current
+// measureExpiry creates the metric of the time until certificates expire. Each export calls inUse for the current
 // certificates.
-func measureExpiry(meter metric.Meter, used func() []usedCertificate) error {
+func measureExpiry(meter metric.Meter, inUse func() []usedCertificate) error {
 	gauge, err := meter.Float64ObservableGauge("answerd.tls.certificate.expiry", metric.WithUnit("s"),
 		metric.WithDescription("Time until a certificate of a connection expires; negative afterwards."))
 	if err != nil {
 		return err
 	}
 	_, err = meter.RegisterCallback(func(_ context.Context, observer metric.Observer) error {
-		for _, certificate := range used() {
+		for _, certificate := range inUse() {
 			observer.ObserveFloat64(gauge, time.Until(certificate.expires).Seconds(), metric.WithAttributes(
 				attribute.String("connection", certificate.connection), attribute.String("name", certificate.name), attribute.String("role", certificate.role)))
 		}
@@ -215,36 +215,40 @@ func measureExpiry(meter metric.Meter, used func() []usedCertificate) error {
 	return err
 }
 
-// warnOfExpiry logs the certificates of used that expire within expiryWarning or have expired. It checks every
+// warnOfExpiry logs the certificates of inUse that expire within expiryWarning or have expired. It checks every
 // expiryInterval until ctx ends, and repeats a warning after expiryRepeat.
-func warnOfExpiry(ctx context.Context, logger *slog.Logger, used func() []usedCertificate) {
+func warnOfExpiry(ctx context.Context, logger *slog.Logger, inUse func() []usedCertificate) {
 	tick := time.NewTicker(expiryInterval)
 	defer tick.Stop()
-	warned := map[usedCertificate]time.Time{} // time of the last warning
+	var warnedAt map[usedCertificate]time.Time // the times of the last warnings
 	for {
-		next := map[usedCertificate]time.Time{} // a new map, to forget certificates that were replaced
-		for _, c := range used() {
-			remaining := time.Until(c.expires)
-			if remaining > expiryWarning {
+		stillUsed := make(map[usedCertificate]time.Time) // replaces warnedAt, to forget certificates that were replaced
+		for _, c := range inUse() {
+			if time.Until(c.expires) > expiryWarning {
 				continue
 			}
-			next[c] = warned[c]
-			if time.Since(next[c]) < expiryRepeat {
-				continue
+			stillUsed[c] = warnedAt[c]
+			if time.Since(warnedAt[c]) >= expiryRepeat {
+				logExpiry(ctx, logger, c)
+				stillUsed[c] = time.Now()
 			}
-			next[c] = time.Now()
-			message := "TLS certificate expires soon"
-			if remaining <= 0 {
-				message = "TLS certificate has expired"
-			}
-			logger.WarnContext(ctx, message, "connection", c.connection, "name", c.name, "role", c.role,
-				"expires", c.expires.UTC().Format(time.RFC3339), "days_left", int(math.Floor(remaining.Hours()/24)))
 		}
-		warned = next
+		warnedAt = stillUsed
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// logExpiry logs that c expires soon or has expired.
+func logExpiry(ctx context.Context, logger *slog.Logger, c usedCertificate) {
+	remaining := time.Until(c.expires)
+	message := "TLS certificate expires soon"
+	if remaining <= 0 {
+		message = "TLS certificate has expired"
+	}
+	logger.WarnContext(ctx, message, "connection", c.connection, "name", c.name, "role", c.role,
+		"expires", c.expires.UTC().Format(time.RFC3339), "days_left", int(math.Floor(remaining.Hours()/24)))
 }

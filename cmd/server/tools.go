@@ -115,12 +115,12 @@ func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
 // members of that file. Every error is a *configError.
 func mcpServers(cfg config) (servers []mcpconfig.Server, warnings []string, err error) {
 	if cfg.MCPURL != "" {
-		s, err := mcpconfig.SingleServer(cfg.MCPURL)
+		single, err := mcpconfig.SingleServer(cfg.MCPURL)
 		if err != nil {
 			return nil, nil, &configError{"MCP_URL", err.Error()}
 		}
-		s.Approval = mcpconfig.Approval(cfg.MCPApproval)
-		servers = append(servers, s)
+		single.Approval = mcpconfig.Approval(cfg.MCPApproval)
+		servers = append(servers, single)
 	}
 	if cfg.MCPConfigPath == "" {
 		return servers, nil, nil
@@ -135,7 +135,8 @@ func mcpServers(cfg config) (servers []mcpconfig.Server, warnings []string, err 
 	}
 	for _, s := range fromFile {
 		if s.Auth == mcpconfig.AuthJWT && !s.Disabled && !cfg.EnableJWTToken {
-			return nil, nil, &configError{"MCP_CONFIG_PATH", fmt.Sprintf("server %q, auth: type jwt needs ENABLE_JWT_TOKEN=true, or its calls would have no token", s.Name)}
+			reason := fmt.Sprintf("server %q, auth: type jwt needs ENABLE_JWT_TOKEN=true, or its calls would have no token", s.Name)
+			return nil, nil, &configError{"MCP_CONFIG_PATH", reason}
 		}
 	}
 	return append(servers, fromFile...), warnings, nil
@@ -206,15 +207,17 @@ func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) 
 // observeServers creates the metrics of MCP servers. Each export reads the current values from tools.
 func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 	meter := tel.Meter("answerd/mcp")
-	state, err1 := meter.Int64ObservableGauge("answerd.mcp.server.state",
-		metric.WithDescription("1 for the state that an MCP server is in."))
-	disabled, err2 := meter.Int64ObservableGauge("answerd.mcp.server.tools.disabled",
-		metric.WithDescription("Tools of an MCP server that are disabled until their definitions are accepted."))
-	limit, err3 := meter.Int64ObservableGauge("answerd.mcp.server.concurrency.limit",
-		metric.WithDescription("Tool calls that may be in flight to an MCP server at present."))
-	omitted, err4 := meter.Int64ObservableGauge("answerd.mcp.server.tools.omitted",
-		metric.WithDescription("Tools of an MCP server that are left out: not valid, or the list is too large."))
-	_, err5 := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+	var errs []error
+	newGauge := func(name, description string) metric.Int64ObservableGauge {
+		gauge, err := meter.Int64ObservableGauge(name, metric.WithDescription(description))
+		errs = append(errs, err)
+		return gauge
+	}
+	state := newGauge("answerd.mcp.server.state", "1 for the state that an MCP server is in.")
+	disabled := newGauge("answerd.mcp.server.tools.disabled", "Tools of an MCP server that are disabled until their definitions are accepted.")
+	limit := newGauge("answerd.mcp.server.concurrency.limit", "Tool calls that may be in flight to an MCP server at present.")
+	omitted := newGauge("answerd.mcp.server.tools.omitted", "Tools of an MCP server that are left out: not valid, or the list is too large.")
+	_, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		for _, s := range tools.Servers() {
 			name := attribute.String("mcp.server.name", s.Name)
 			o.ObserveInt64(state, 1, metric.WithAttributes(name, attribute.String("state", string(s.State))))
@@ -224,7 +227,7 @@ func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 		}
 		return nil
 	}, state, disabled, limit, omitted)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return fmt.Errorf("create the metrics of MCP servers: %w", err)
 	}
 	return nil

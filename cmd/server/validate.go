@@ -13,6 +13,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/delivery"
+	"answerd/internal/agent/usage"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/auth/fetch"
 	"answerd/internal/eval"
@@ -50,7 +51,7 @@ type settingRule struct {
 func (c *config) settingRules() []settingRule {
 	return []settingRule{
 		// The address.
-		{"PORT", c.portDecides && !isPort(c.Port), "must be 1 to 65535"},
+		{"PORT", c.portSetsAddr && !isPort(c.Port), "must be 1 to 65535"},
 		{"TLS_KEY_FILE", c.TLSCertFile != "" && c.TLSKeyFile == "", "must be set when TLS_CERT_FILE is"},
 		{"TLS_CERT_FILE", c.TLSKeyFile != "" && c.TLSCertFile == "", "must be set when TLS_KEY_FILE is"},
 
@@ -90,7 +91,7 @@ func (c *config) settingRules() []settingRule {
 		{"OCI_AUTH_TYPE", !slices.Contains([]string{"api_key", "instance_principal", "resource_principal"}, c.OCIAuthType), "must be api_key, instance_principal or resource_principal"},
 
 		// Authentication of callers.
-		{"AUTH_ISSUER", c.AuthIssuer == "" && (c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != "" || c.AuthClients != nil || c.AuthRequireATJWT || c.AuthMaxLifetime != 0 || c.AuthRulesFile != ""), "must be set when another AUTH_ setting is"},
+		{"AUTH_ISSUER", c.AuthIssuer == "" && c.needsIssuer(), "must be set when another AUTH_ setting is"},
 		{"AUTH_AUDIENCE", c.AuthIssuer != "" && c.AuthAudience == "", "must be set when AUTH_ISSUER is"},
 		{"AUTH_JWKS_URL", c.AuthJWKSURL != "" && !isURL(c.AuthJWKSURL), "must be an http or https URL"},
 		{"AUTH_JWKS_URL", c.AuthIssuer != "" && c.AuthJWKSURL == "" && fetch.CheckEndpoint("", c.AuthIssuer) != nil, "must be set, since AUTH_ISSUER is not an https URL whose metadata names the keys"},
@@ -143,14 +144,21 @@ func (c *config) settingRules() []settingRule {
 	}
 }
 
+// needsIssuer reports whether a setting about callers' tokens or access rules is set, which needs AUTH_ISSUER.
+func (c *config) needsIssuer() bool {
+	return c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != "" || c.AuthClients != nil ||
+		c.AuthRequireATJWT || c.AuthMaxLifetime != 0 || c.AuthRulesFile != ""
+}
+
 // checkPrice returns a *configError if a setting needs the price of the default model and the model has none.
 func (c *config) checkPrice() error {
-	switch {
-	case c.profiles()[c.DefaultModelID].Price != nil:
+	if c.profiles()[c.DefaultModelID].Price != nil {
 		return nil
-	case c.BudgetCost > 0:
+	}
+	if c.BudgetCost > 0 {
 		return &configError{"BUDGET_COST", "needs the price of the default model, in MODELS_FILE"}
-	case c.BudgetPerCaller.limitsCost():
+	}
+	if slices.ContainsFunc(c.BudgetPerCaller, func(l usage.Limit) bool { return l.Name == "cost" }) {
 		return &configError{"BUDGET_PER_CALLER", "a budget of cost needs the price of the default model, in MODELS_FILE"}
 	}
 	return nil
@@ -214,7 +222,8 @@ func (c *config) checkPublicURL() error {
 		return nil
 	}
 	u, err := url.Parse(c.PublicURL)
-	if err != nil || fetch.CheckEndpoint("", c.PublicURL) != nil || !isBasePath(u.EscapedPath()) || u.RawQuery != "" || strings.ContainsAny(u.Host, `"\`) {
+	isSecure := fetch.CheckEndpoint("", c.PublicURL) == nil
+	if err != nil || !isSecure || !isBasePath(u.EscapedPath()) || u.RawQuery != "" || strings.ContainsAny(u.Host, `"\`) {
 		return &configError{"PUBLIC_URL", "must be https://host or https://host/path, or http:// on a loopback address; a path has letters, digits and -._~"}
 	}
 	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
@@ -316,7 +325,7 @@ func isURL(s string) bool {
 // unauthenticatedError returns the error for listening beyond loopback without authentication, where any program in the
 // network could use the tools. It names the setting that the address comes from, PORT or ADDR.
 func (c *config) unauthenticatedError() error {
-	if c.portDecides {
+	if c.portSetsAddr {
 		return &configError{"PORT", "listens beyond loopback and no inbound authentication is set: set AUTH_ISSUER, or ADDR=127.0.0.1:" + c.Port + " to serve this machine alone, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
 	}
 	return &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
@@ -360,22 +369,30 @@ func (c *config) addAllowedHosts(host string) {
 // *configError for a value that no request can match.
 func (c *config) normalizeHosts() error {
 	for i, given := range c.AllowedHosts {
-		host := strings.ToLower(strings.TrimSuffix(strings.Trim(strings.TrimSpace(given), "[]"), "."))
-		if host == "" || strings.ContainsAny(host, "/@* ") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		host := strings.Trim(strings.TrimSpace(given), "[]") // the brackets of an IPv6 address
+		host = strings.ToLower(strings.TrimSuffix(host, "."))
+		hasPort := strings.Contains(host, ":") && net.ParseIP(host) == nil
+		if host == "" || hasPort || strings.ContainsAny(host, "/@* ") {
 			return &configError{"ALLOWED_HOSTS", fmt.Sprintf("%q is not a host like app.example.com, without scheme and port", given)}
 		}
 		c.AllowedHosts[i] = host
 	}
 	for i, given := range c.CORSOrigins {
 		u, err := url.Parse(strings.ToLower(strings.TrimSpace(given)))
-		if err != nil || u.Scheme == "" || u.Host == "" || u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
+		if err != nil || !isOrigin(u) {
 			return &configError{"CORS_ORIGINS", fmt.Sprintf("%q is not an origin like https://app.example.com", given)}
 		}
 		// Browsers leave the default port out (RFC 6454 section 6.2).
-		port := map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
-		c.CORSOrigins[i] = u.Scheme + "://" + strings.TrimSuffix(u.Host, port)
+		defaultPort := map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
+		c.CORSOrigins[i] = u.Scheme + "://" + strings.TrimSuffix(u.Host, defaultPort)
 	}
 	return nil
+}
+
+// isOrigin reports whether u has a scheme and a host, and nothing else except for a port.
+func isOrigin(u *url.URL) bool {
+	hasMore := u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != ""
+	return u.Scheme != "" && u.Host != "" && !hasMore
 }
 
 // budget returns the budget of every run, from the BUDGET_ settings.

@@ -281,6 +281,16 @@ func (r *Request) SetMetadata(metadata map[string]string) *InvalidError {
 	return nil
 }
 
+// TakeQuestion makes the last message of the history the question. If no other message is left, the history becomes nil,
+// so that the question continues its thread.
+func (r *Request) TakeQuestion() {
+	last := len(r.History) - 1
+	r.Question, r.Media, r.History = r.History[last].Content, r.History[last].Media, r.History[:last]
+	if last == 0 {
+		r.History = nil
+	}
+}
+
 // IsToolName reports whether model endpoints accept name for a function: 1 to 64 ASCII letters, digits, _ or -.
 func IsToolName(name string) bool {
 	if name == "" || len(name) > 64 {

@@ -12,32 +12,36 @@ import (
 // postAGUI serves POST /agui and POST /agui/{agent}. The request has either a question, which starts a run of the
 // agent, or answers to interrupts, which resume the thread's suspended run. Both are streamed as one AG-UI run.
 func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
-	id := pathParam(r, "agent")
-	if id == definition.CapabilitiesID { // /agui/capabilities has a route for GET only, and is no agent
+	agentID := pathParam(r, "agent")
+	if agentID == definition.CapabilitiesID { // /agui/capabilities has a route for GET only, and is not an agent
 		return methodNotAllowed(w, r)
 	}
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
-	var request agui.Request
-	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
-		if request, err = agui.Decode(body); err == nil {
-			err = decodeOptions(request.Options, "/forwardedProps", &request.Request)
-		}
-		return request.Request, err
-	})
+	body, err := h.readBody(r)
 	if err != nil {
 		return err
 	}
-	if id != "" {
-		if err := setAgent(&req, id); err != nil {
+	request, err := agui.Decode(body)
+	if err != nil {
+		return err
+	}
+	if err := decodeOptions(request.Options, "/forwardedProps", &request.Request); err != nil {
+		return err
+	}
+	if err := readIdempotencyKey(r, body, &request.Request); err != nil {
+		return err
+	}
+	if agentID != "" {
+		if err := setAgent(&request.Request, agentID); err != nil {
 			return mapPointer(err, "/forwardedProps")
 		}
 	}
 	if len(request.Answers) > 0 {
 		return h.resumeAGUI(w, r, request)
 	}
-	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	run, err := h.Agent.Start(r.Context(), identity(r), request.Request)
 	if err != nil {
 		return mapPointer(err, "/forwardedProps")
 	}
@@ -49,9 +53,9 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 // The request must answer all open interrupts, because the client then shows the run as running again. Answers to
 // interrupts that are no longer open are ignored.
 func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agui.Request) error {
-	answers := make(map[string]agui.Answer)
-	for _, a := range request.Answers {
-		answers[a.ID] = a
+	answers := make(map[string]agui.Answer) // by interrupt id
+	for _, answer := range request.Answers {
+		answers[answer.ID] = answer
 	}
 	isAnswered := func(i event.Interrupt) bool {
 		_, ok := answers[i.ID]
@@ -68,20 +72,20 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agu
 	var inputs []agent.Input
 	kinds := make(map[string]string) // by interrupt id
 	for _, i := range suspension.Interrupts {
-		a, ok := answers[i.ID]
+		answer, ok := answers[i.ID]
 		if !ok {
 			return &agui.Invalid{Field: "resume", Message: "must answer every open interrupt"}
 		}
-		in, err := a.InputFor(i.Kind)
+		input, err := answer.InputFor(i.Kind)
 		if err != nil {
 			return err
 		}
-		inputs = append(inputs, in)
+		inputs = append(inputs, input)
 		kinds[i.ID] = i.Kind
 	}
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
 		return mapInputPointers(err, func(interrupt, field string) string {
-			return jsonPointer(answers[interrupt].At) + agui.PayloadField(kinds[interrupt], field)
+			return jsonPointer(answers[interrupt].Field) + agui.PayloadField(kinds[interrupt], field)
 		})
 	}
 	h.streamAGUI(w, r, request, run, run.Last.Seq)
@@ -94,11 +98,9 @@ func (h *Handler) streamAGUI(w http.ResponseWriter, r *http.Request, request agu
 	head := agui.Header{
 		ThreadID: request.ThreadID, ClientRunID: request.RunID, RunID: run.ID, V1: request.V1, After: after,
 	}
+	canAskAnything := func(event.Suspended) bool { return true } // AG-UI has interrupts of every kind
 	h.streamRun(w, r, run.ID, 0, h.untilSuspended(r, formatOf(agui.NewEncoder(head)), canAskAnything))
 }
-
-// canAskAnything is the canAsk function of untilSuspended for AG-UI, which has interrupts of every kind.
-func canAskAnything(event.Suspended) bool { return true }
 
 // getAGUICapabilities serves GET /agui/capabilities.
 func (h *Handler) getAGUICapabilities(w http.ResponseWriter, r *http.Request) error {

@@ -22,20 +22,23 @@ var uiStreamHeader = http.Header{"X-Vercel-Ai-Ui-Message-Stream": {"v1"}}
 // a message has a person's answers, which resume a suspended run, or results of the page's own tools, which start a run
 // that continues the message.
 func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
-	var request aisdk.Request
-	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
-		if request, err = aisdk.Decode(body); err == nil {
-			err = decodeOptions(request.Options, "", &request.Request)
-		}
-		return request.Request, err
-	})
+	body, err := h.readBody(r)
 	if err != nil {
+		return err
+	}
+	request, err := aisdk.Decode(body)
+	if err != nil {
+		return err
+	}
+	if err := decodeOptions(request.Options, "", &request.Request); err != nil {
+		return err
+	}
+	if err := readIdempotencyKey(r, body, &request.Request); err != nil {
 		return err
 	}
 	if request.ThreadID, err = h.threadOfChat(r, request.ThreadID); err != nil {
 		return err
 	}
-	req.ThreadID = request.ThreadID
 	if len(request.Answers) > 0 {
 		// A page posts its message with all answers, including those that it has posted before. If none of them is to
 		// an open interrupt, the request can only be about results of the page's own tools.
@@ -51,10 +54,10 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	// Store what a later stream of the run needs: resumeUIChat may be served by another process.
-	stored := aisdk.StoredRequest{MessageID: request.MessageID, NoApprovals: req.ApprovalsDeclined}
-	req.Record = stored.Encode()
-	req.AskAtLimit = false // the format has no part for that question
-	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	stored := aisdk.StoredRequest{MessageID: request.MessageID, NoApprovals: request.ApprovalsDeclined}
+	request.Record = stored.Encode()
+	request.AskAtLimit = false // the format has no part for that question
+	run, err := h.Agent.Start(r.Context(), identity(r), request.Request)
 	if err != nil {
 		return mapPointer(err, "")
 	}
@@ -71,16 +74,19 @@ func answersInterrupt(q aisdk.Request) func(event.Interrupt) bool {
 
 // continueUIChat answers the run's interrupts in open and streams the rest of its message. open has the interrupts that
 // q answers; q's answers to other interrupts are ignored.
-func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, open []event.Interrupt) error {
+func (h *Handler) continueUIChat(
+	w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, open []event.Interrupt,
+) error {
 	head := aisdk.DecodeStored(run.Request).Header(run)
 	head.MessageID = q.MessageID
 	head.After = run.Last.Seq
 	head.Outputs = make(map[string]json.RawMessage)
 	var inputs []agent.Input
-	for _, a := range q.Answers {
-		if slices.ContainsFunc(open, func(i event.Interrupt) bool { return i.ID == a.ID }) {
-			inputs = append(inputs, a.Input)
-			head.Outputs[a.ID] = a.Output
+	for _, answer := range q.Answers {
+		isOpen := slices.ContainsFunc(open, func(i event.Interrupt) bool { return i.ID == answer.ID })
+		if isOpen {
+			inputs = append(inputs, answer.Input)
+			head.Outputs[answer.ID] = answer.Output
 		}
 	}
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
@@ -96,11 +102,11 @@ const runIDLength = len("run_") + 26
 // runOfChat returns the caller's run whose id a page uses as the id of a chat. In this way a page can show any of its
 // caller's runs, and the chat continues the run's thread. found is false if id does not have the form of a run's id. If
 // it has, and the caller has no such run, the error is event.ErrNotFound.
-func (h *Handler) runOfChat(r *http.Request, id string) (run event.Run, found bool, err error) {
-	if !strings.HasPrefix(id, "run_") || len(id) != runIDLength {
+func (h *Handler) runOfChat(r *http.Request, chatID string) (run event.Run, found bool, err error) {
+	if !strings.HasPrefix(chatID, "run_") || len(chatID) != runIDLength {
 		return event.Run{}, false, nil
 	}
-	run, err = h.ownedRun(r, id)
+	run, err = h.ownedRun(r, chatID)
 	return run, err == nil, err
 }
 
@@ -116,19 +122,18 @@ func (h *Handler) threadOfChat(r *http.Request, chatID string) (string, error) {
 
 // resumeUIChat serves GET /api/chat/{id}/stream. If the id is that of a run (runOfChat), it streams that run, in
 // progress or ended, whichever API format started it. Otherwise it streams the chat's newest run from its beginning, if
-// the run is in progress or the page may have missed its end (missedEnd). If not, it answers 204, which tells the SDK
-// that it has nothing to stream.
+// a page needs that stream (needsUIStream). If not, it answers 204, which tells the SDK that it has nothing to stream.
 func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 	chatID, err := chatIDOf(r)
 	if err != nil {
 		return err
 	}
-	run, found, err := h.runOfChat(r, chatID)
+	run, isRunID, err := h.runOfChat(r, chatID)
 	if err != nil {
 		return err
 	}
-	if found {
-		head, err := h.repeatedHeader(r, run)
+	if isRunID {
+		head, err := h.headerFromStart(r, run)
 		if err != nil {
 			return err
 		}
@@ -137,22 +142,15 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 
-	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: chatID, Limit: 1})
+	newest, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: chatID, Limit: 1})
 	if err != nil {
 		return err
 	}
-	if len(page.Runs) == 0 {
+	if len(newest.Runs) == 0 || !h.needsUIStream(newest.Runs[0]) {
 		writeNoContent(w)
 		return nil
 	}
-	run = page.Runs[0]
-	// A page can have missed the end only of a run that a page has started.
-	fromUIChat := aisdk.DecodeStored(run.Request).Format != ""
-	if run.Last.Terminal() && (!fromUIChat || !h.deliveries.missedEnd(run, h.Log.Now())) {
-		writeNoContent(w)
-		return nil
-	}
-	head, err := h.repeatedHeader(r, run)
+	head, err := h.headerFromStart(r, newest.Runs[0])
 	if err != nil {
 		return err
 	}
@@ -160,10 +158,20 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// repeatedHeader returns the header of a stream that repeats a run from its first event, as a message of its own. The
+// needsUIStream reports whether the run is in progress, or has ended and a page may have missed its end (missedEnd). A
+// page can have missed the end only of a run that a page has started.
+func (h *Handler) needsUIStream(run event.Run) bool {
+	if !run.Last.Terminal() {
+		return true
+	}
+	startedByPage := aisdk.DecodeStored(run.Request).Format != ""
+	return startedByPage && h.deliveries.missedEnd(run, h.Log.Now())
+}
+
+// headerFromStart returns the header of a stream that has the run from its first event, as a message of its own. The
 // error is not_found while the run waits for something that the format cannot ask a person for, event.ErrGone if the
 // log has dropped events of the run, or another error of the log.
-func (h *Handler) repeatedHeader(r *http.Request, run event.Run) (aisdk.Header, error) {
+func (h *Handler) headerFromStart(r *http.Request, run event.Run) (aisdk.Header, error) {
 	if suspended, ok := run.Last.Body.(event.Suspended); ok && !canAskInUIChat(suspended) {
 		return aisdk.Header{}, newProblem("not_found", "The run waits for a person to raise one of its limits, "+
 			"which a UI message stream has no part for. The native API has the question, at /runs/"+run.ID+".")
@@ -195,32 +203,32 @@ func (h *Handler) uiChatFormat(r *http.Request, head aisdk.Header) streamFormat 
 
 // streamUIChat streams the run and message that head describes, and records whether the page received the whole stream.
 func (h *Handler) streamUIChat(w http.ResponseWriter, r *http.Request, head aisdk.Header) {
-	h.deliveries.record(head.RunID, false)
+	h.deliveries.setDelivered(head.RunID, false)
 	if h.streamRun(w, r, head.RunID, 0, h.uiChatFormat(r, head)) {
-		h.deliveries.record(head.RunID, true)
+		h.deliveries.setDelivered(head.RunID, true)
 	}
 }
 
 // stopUIChat serves POST /api/chat/{id}/stop: it cancels the chat's running and suspended runs. It waits at most
 // cancelWait for each of them to end.
 func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
-	id, err := chatIDOf(r)
+	chatID, err := chatIDOf(r)
 	if err != nil {
 		return err
 	}
-	thread, err := h.threadOfChat(r, id)
+	threadID, err := h.threadOfChat(r, chatID)
 	if err != nil {
 		return err
 	}
 	for _, status := range []event.Status{event.StatusRunning, event.StatusSuspended} {
 		page, err := h.Log.Runs(r.Context(), event.Filter{
-			Owner: ownerOf(r), ThreadID: thread, Status: status, Limit: event.MaxPage,
+			Owner: ownerOf(r), ThreadID: threadID, Status: status, Limit: event.MaxPage,
 		})
 		if err != nil {
 			return err
 		}
 		for _, run := range page.Runs {
-			h.deliveries.record(run.ID, true) // do not stream a stopped run again
+			h.deliveries.setDelivered(run.ID, true) // do not stream a stopped run again
 			if _, err := h.cancelAndWait(r, run.ID); err != nil && !errors.Is(err, errContextEnded) {
 				return err
 			}
@@ -255,9 +263,9 @@ type deliveryTracker struct {
 	delivered map[string]bool // by run id: the stream was delivered to its end
 }
 
-// record stores whether the run's stream was delivered to its end, and replaces an earlier record. A stream that has
+// setDelivered stores whether the run's stream was delivered to its end, and replaces an earlier record. A stream that has
 // just begun counts as not delivered.
-func (t *deliveryTracker) record(run string, delivered bool) {
+func (t *deliveryTracker) setDelivered(run string, delivered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.delivered == nil {

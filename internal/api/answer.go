@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"time"
 
 	"answerd/internal/agent"
@@ -20,7 +19,7 @@ var errContextEnded = newProblem("timeout", "The caller left.")
 // gets 202 with the run's status at once. A suspended run gets it when the time that the client prefers to wait is over
 // (Prefer: wait, RFC 7240 section 4.3).
 func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
-	req, err := h.decodeRequest(r, native.Decode)
+	req, err := h.readQuestion(r)
 	if err != nil {
 		return err
 	}
@@ -60,6 +59,20 @@ func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 	return endProblem(run)
 }
 
+// readQuestion reads and decodes the body of a question in the native format, and reads the Idempotency-Key.
+func (h *Handler) readQuestion(r *http.Request) (agent.Request, error) {
+	body, err := h.readBody(r)
+	if err != nil {
+		return agent.Request{}, err
+	}
+	req, err := native.Decode(body)
+	if err != nil {
+		return agent.Request{}, err
+	}
+	err = readIdempotencyKey(r, body, &req)
+	return req, err
+}
+
 // writeAccepted answers 202 with the status of a run and its location.
 func (h *Handler) writeAccepted(w http.ResponseWriter, run event.Run) {
 	w.Header().Set("Location", h.basePath+"/runs/"+run.ID)
@@ -96,13 +109,12 @@ func (h *Handler) awaitRun(
 func (h *Handler) followRun(
 	ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event),
 ) (run event.Run, suspended bool, err error) {
-	var whileSuspended <-chan struct{}   // stopWaiting while the event at pos suspends the run, else nil, which blocks
+	var stopIfSuspended <-chan struct{}  // stopWaiting while the event at pos suspends the run, else nil, which blocks
 	handingOver := h.Agent.HandingOver() // set to nil when it is closed, so that it is handled once
 	handedOver := false                  // this process no longer executes runs
 	for pos := int64(0); ; {
 		page, err := h.nextPage(ctx, id, pos, observe == nil)
-		switch {
-		case errors.Is(err, event.ErrGone):
+		if errors.Is(err, event.ErrGone) {
 			// The log has dropped events of a long run after pos. Continue at the newest event, because the end is what
 			// the caller waits for.
 			run, err := h.Log.Run(ctx, id)
@@ -111,9 +123,11 @@ func (h *Handler) followRun(
 			}
 			pos = run.Last.Seq - 1
 			continue
-		case ctx.Err() != nil: // before err, which may only be a consequence of it
+		}
+		if ctx.Err() != nil { // checked before err, which may only be a consequence of it
 			return event.Run{}, false, errContextEnded
-		case err != nil:
+		}
+		if err != nil {
 			return event.Run{}, false, err
 		}
 
@@ -122,29 +136,30 @@ func (h *Handler) followRun(
 				observe(e)
 			}
 			pos = e.Seq
-			whileSuspended = nil
+			stopIfSuspended = nil
 			if isSuspended(e) {
-				whileSuspended = stopWaiting
+				stopIfSuspended = stopWaiting
 			}
 		}
-		switch {
-		case page.Ended:
+		if page.Ended {
 			run, err := h.Log.Run(ctx, id)
 			return run, false, err
-		case len(page.Events) > 0:
+		}
+		if len(page.Events) > 0 {
 			continue // read on until the page is empty
-		case handedOver:
+		}
+		if handedOver {
 			return event.Run{}, false, handedOverProblem(id)
 		}
 
 		select {
 		case <-page.More:
-		case <-whileSuspended:
+		case <-stopIfSuspended:
 			run, err := h.Log.Run(ctx, id)
 			if err != nil || isSuspended(run.Last) {
 				return run, true, err
 			}
-			whileSuspended = nil // the run was resumed after the page was read
+			stopIfSuspended = nil // the run was resumed after the page was read
 		case <-handingOver:
 			handingOver = nil
 			handedOver = true // read once more: the run may have ended just before
@@ -161,10 +176,10 @@ func handedOverProblem(run string) *problem {
 	return p
 }
 
-// nextPage returns the run's events after pos. With onlyEnd, it returns no events until the run has ended or is
+// nextPage returns the run's events after pos. If skipToEnd is true, it returns no events until the run has ended or is
 // suspended, and then only the newest one. If the page has no events, wait for its More before the next call.
-func (h *Handler) nextPage(ctx context.Context, id string, pos int64, onlyEnd bool) (event.Page, error) {
-	if !onlyEnd {
+func (h *Handler) nextPage(ctx context.Context, id string, pos int64, skipToEnd bool) (event.Page, error) {
+	if !skipToEnd {
 		return h.Log.After(ctx, id, pos)
 	}
 	settled, err := h.Log.Settled(ctx, id)
@@ -199,7 +214,7 @@ func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error
 		}
 		return h.resumeFromEventID(w, r, id)
 	}
-	req, err := h.decodeRequest(r, native.Decode)
+	req, err := h.readQuestion(r)
 	if err != nil {
 		return err
 	}
@@ -216,16 +231,11 @@ func (h *Handler) getAnswerStream(w http.ResponseWriter, r *http.Request) error 
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		return h.resumeFromEventID(w, r, id)
 	}
-	// r.URL.Query would ignore the parts that it cannot parse.
-	query, err := url.ParseQuery(r.URL.RawQuery)
+	req, body, err := native.DecodeQuery(r.URL.Query()) // rejectInvalidQuery has checked that it can be parsed
 	if err != nil {
-		return newProblem("invalid_request", "The query is malformed.")
+		return err
 	}
-	req, body, err := native.DecodeQuery(query)
-	if err == nil {
-		req, err = withIdempotencyKey(r, body, req)
-	}
-	if err != nil {
+	if err := readIdempotencyKey(r, body, &req); err != nil {
 		return err
 	}
 	return h.startStream(w, r, req)

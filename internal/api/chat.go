@@ -50,20 +50,24 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 // chatCompletions serves POST /v1/chat/completions, with a stream or one completion. The format cannot ask a person, so
 // the run is not Interactive: the agent declines everything that needs a person's decision.
 func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error {
-	var request chat.Request
-	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
-		if request, err = chat.Decode(body); err == nil {
-			err = native.DecodeOptions(request.Options, &request.Request)
-		}
-		return request.Request, err
-	})
+	body, err := h.readBody(r)
 	if err != nil {
 		return err
 	}
-	if err := h.selectAgent(identity(r), &req); err != nil {
+	request, err := chat.Decode(body)
+	if err != nil {
 		return err
 	}
-	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	if err := native.DecodeOptions(request.Options, &request.Request); err != nil {
+		return err
+	}
+	if err := readIdempotencyKey(r, body, &request.Request); err != nil {
+		return err
+	}
+	if err := h.selectAgent(identity(r), &request.Request); err != nil {
+		return err
+	}
+	run, err := h.Agent.Start(r.Context(), identity(r), request.Request)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func ownerOf(r *http.Request) event.Owner {
 // dropped events of the run.
 func (h *Handler) findSuspendedRun(
 	r *http.Request, thread string, match func(event.Interrupt) bool,
-) (event.Run, []event.Interrupt, error) {
+) (_ event.Run, matching []event.Interrupt, _ error) {
 	page, err := h.Log.Runs(r.Context(), event.Filter{
 		Owner: ownerOf(r), ThreadID: thread, Status: event.StatusSuspended, Limit: event.MaxPage,
 	})
@@ -52,11 +52,8 @@ func (h *Handler) findSuspendedRun(
 		return event.Run{}, nil, err
 	}
 	for _, run := range page.Runs {
-		s, ok := run.Last.Body.(event.Suspended)
-		if !ok {
-			continue
-		}
-		matching := slices.DeleteFunc(slices.Clone(s.Interrupts), func(i event.Interrupt) bool { return !match(i) })
+		suspension, _ := run.Last.Body.(event.Suspended) // without interrupts if the run was just resumed
+		matching = slices.DeleteFunc(slices.Clone(suspension.Interrupts), func(i event.Interrupt) bool { return !match(i) })
 		if len(matching) == 0 {
 			continue
 		}
@@ -99,15 +96,16 @@ func (h *Handler) untilSuspended(r *http.Request, format streamFormat, canAsk fu
 func decodeOptions(raw []byte, prefix string, req *agent.Request) error {
 	threadID, agentID := req.ThreadID, req.Agent // as the fields of the API format name them
 	err := native.DecodeOptions(raw, req)
-	if err == nil && agentID != "" && req.Agent != agentID {
+	switch {
+	case err != nil:
+	case agentID != "" && req.Agent != agentID:
 		err = native.NewInvalid("/answerd/agent", "the request also names the agent "+agentID)
-	}
-	if err == nil && req.ThreadID != threadID {
+	case req.ThreadID != threadID:
 		err = native.NewInvalid("/answerd/thread_id", "this API format has its own field for the thread")
 	}
-	if bad, ok := errors.AsType[*native.Invalid](err); ok {
-		for i := range bad.Errors {
-			bad.Errors[i].Pointer = prefix + bad.Errors[i].Pointer
+	if invalid, ok := errors.AsType[*native.Invalid](err); ok {
+		for i := range invalid.Errors {
+			invalid.Errors[i].Pointer = prefix + invalid.Errors[i].Pointer
 		}
 	}
 	return err
@@ -117,11 +115,11 @@ func decodeOptions(raw []byte, prefix string, req *agent.Request) error {
 // an API format that has the question and the history in "messages". It returns other errors unchanged. prefix is as in
 // decodeOptions.
 func mapPointer(err error, prefix string) error {
-	bad, ok := errors.AsType[*agent.InvalidError](err)
+	invalid, ok := errors.AsType[*agent.InvalidError](err)
 	if !ok {
 		return err
 	}
-	pointer := bad.Pointer
+	pointer := invalid.Pointer
 	field, _, _ := strings.Cut(strings.TrimPrefix(pointer, "/"), "/")
 	switch field {
 	case "servers", "tools", "max_turns", "budget", "context", "prompt", "output_schema", "agent":
@@ -129,27 +127,27 @@ func mapPointer(err error, prefix string) error {
 	case "question", "history":
 		pointer = "/messages"
 	}
-	return &agent.InvalidError{Pointer: pointer, Detail: bad.Detail}
+	return &agent.InvalidError{Pointer: pointer, Detail: invalid.Detail}
 }
 
 // mapInputPointers changes the JSON pointers in err, an error of Agent.Answer, from the fields of POST
-// /runs/{run_id}/input to those of a request in another API format. pointer returns the new pointer for field, a native
-// pointer, in the answer to the interrupt with that id. Errors without pointers are returned unchanged.
-func mapInputPointers(err error, pointer func(interrupt, field string) string) error {
-	wrong, ok := errors.AsType[*agent.InputError](err)
+// /runs/{run_id}/input to those of a request in another API format. newPointer returns the pointer in that request for
+// pointer, a native pointer, in the answer to the interrupt with that id. Errors without pointers are returned unchanged.
+func mapInputPointers(err error, newPointer func(interrupt, pointer string) string) error {
+	input, ok := errors.AsType[*agent.InputError](err)
 	if !ok {
 		return err
 	}
-	if bad, ok := errors.AsType[*agent.InvalidError](err); ok {
-		return &agent.InvalidError{Pointer: pointer(wrong.ID, bad.Pointer), Detail: bad.Detail}
+	if invalid, ok := errors.AsType[*agent.InvalidError](err); ok {
+		return &agent.InvalidError{Pointer: newPointer(input.ID, invalid.Pointer), Detail: invalid.Detail}
 	}
-	bad, ok := errors.AsType[*agent.ContentError](err)
+	content, ok := errors.AsType[*agent.ContentError](err)
 	if !ok {
 		return err
 	}
 	mapped := &agent.ContentError{}
-	for _, f := range bad.Fields {
-		mapped.Fields = append(mapped.Fields, agent.InvalidError{Pointer: pointer(wrong.ID, f.Pointer), Detail: f.Detail})
+	for _, f := range content.Fields {
+		mapped.Fields = append(mapped.Fields, agent.InvalidError{Pointer: newPointer(input.ID, f.Pointer), Detail: f.Detail})
 	}
 	return mapped
 }

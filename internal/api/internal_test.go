@@ -88,9 +88,9 @@ func TestDeliveryTrackerKnowsWhoMissedTheEnd(t *testing.T) {
 	endedRun := func(id string, end event.Body, ago time.Duration) event.Run {
 		return event.Run{ID: id, Last: event.Event{Seq: 9, Time: now.Add(-ago).UnixMilli(), Body: end}}
 	}
-	tracker.record("cut", false)
-	tracker.record("delivered", false)
-	tracker.record("delivered", true)
+	tracker.setDelivered("cut", false)
+	tracker.setDelivered("delivered", false)
+	tracker.setDelivered("delivered", true)
 
 	for _, c := range []struct {
 		run  event.Run
@@ -113,13 +113,13 @@ func TestDeliveryTrackerKnowsWhoMissedTheEnd(t *testing.T) {
 func TestDeliveryTrackerDropsTheOldestRun(t *testing.T) {
 	var tracker deliveryTracker
 	for i := range maxTracked + 2 {
-		tracker.record(fmt.Sprint(i), false)
+		tracker.setDelivered(fmt.Sprint(i), false)
 	}
 
 	missed := func(id string) bool {
 		return tracker.missedEnd(event.Run{ID: id, Last: event.Event{Body: event.FinalAnswer{}}}, time.Now())
 	}
-	tracker.record("5", false) // now the newest
+	tracker.setDelivered("5", false) // now the newest
 	if got := len(tracker.runs); got != maxTracked || len(tracker.delivered) != maxTracked {
 		t.Errorf("got %d runs and %d deliveries, want %d of both", got, len(tracker.delivered), maxTracked)
 	}
@@ -130,7 +130,7 @@ func TestDeliveryTrackerDropsTheOldestRun(t *testing.T) {
 		}
 	}
 
-	tracker.record("more", false)
+	tracker.setDelivered("more", false)
 	if missed("2") || !missed("5") {
 		t.Errorf("after one more run: got missedEnd %t for run 2 and %t for run 5, want false and true", missed("2"), missed("5"))
 	}

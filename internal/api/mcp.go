@@ -40,7 +40,9 @@ func (h *Handler) newMCPServer() *mcpserver.Handler {
 func (h *Handler) agentTools(r *http.Request) (tools []mcpserver.Tool) {
 	for _, d := range h.Agent.Agents(identity(r)) {
 		t := mcptool.AgentTool(d.ID, d.Description, d.OutputSchema)
-		tools = append(tools, mcpserver.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema, OutputSchema: t.OutputSchema})
+		tools = append(tools, mcpserver.Tool{
+			Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema, OutputSchema: t.OutputSchema,
+		})
 	}
 	return tools
 }
@@ -93,29 +95,29 @@ func checkMCPBody(body []byte) error {
 // callAnswerTool executes one tool call of an MCP client. It blocks until the call's run has ended, or is suspended for
 // input that cannot arrive during this call. If the client can give the input with another call, the result has
 // InputRequests. ctx ends when the call is cancelled.
-func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
-	call := &answerCall{
-		h: h, call: c, caller: identity(c.Request), reporter: mcptool.NewProgressReporter(), blocked: make(chan struct{}),
+func (h *Handler) callAnswerTool(ctx context.Context, call *mcpserver.Call) mcpserver.Result {
+	t := &answerCall{
+		h: h, call: call, caller: identity(call.Request), reporter: mcptool.NewProgressReporter(), blocked: make(chan struct{}),
 	}
-	if c.Tool != mcptool.Name {
-		call.agent = c.Tool
-		d := definition.Find(h.Agent.Agents(call.caller), call.agent)
-		call.hasOwnOutput = d != nil && mcptool.AgentTool(d.ID, d.Description, d.OutputSchema).HasOwnOutput()
+	if call.Tool != mcptool.Name {
+		t.agent = call.Tool
+		d := definition.Find(h.Agent.Agents(t.caller), t.agent)
+		t.hasOwnOutput = d != nil && mcptool.AgentTool(d.ID, d.Description, d.OutputSchema).HasOwnOutput
 	}
-	run, err := call.awaitAnswer(ctx)
+	run, err := t.awaitAnswer(ctx)
 	if err != nil {
-		return call.failedResult(ctx, run, err)
+		return t.failedResult(ctx, run, err)
 	}
-	switch end := run.Last.Body.(type) {
+	switch last := run.Last.Body.(type) {
 	case event.FinalAnswer:
-		if call.hasOwnOutput {
-			return toCallResult(mcptool.OutputResult(end))
+		if t.hasOwnOutput {
+			return toCallResult(mcptool.OutputResult(last))
 		}
-		return toCallResult(mcptool.CompletedResult(run, end))
+		return toCallResult(mcptool.CompletedResult(run, last))
 	case event.Suspended:
-		return call.suspendedResult(run, end)
+		return t.suspendedResult(run, last)
 	}
-	return call.failedResult(ctx, run, endProblem(run))
+	return t.failedResult(ctx, run, endProblem(run))
 }
 
 // toCallResult returns r as the type of mcpserver, which mcptool does not import.

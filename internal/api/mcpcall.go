@@ -65,7 +65,7 @@ func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 		return run, err
 	}
 	elicitCtx, stopElicitations := context.WithCancel(ctx)
-	end, err := t.h.awaitRun(ctx, run.ID, t.blocked, func(e event.Event) { t.relayEvent(elicitCtx, e) })
+	settled, err := t.h.awaitRun(ctx, run.ID, t.blocked, func(e event.Event) { t.relayEvent(elicitCtx, e) })
 	stopElicitations()
 	t.elicitations.Wait()
 	if errors.Is(err, errContextEnded) && !errors.Is(context.Cause(ctx), mcpserver.ErrClosed) {
@@ -76,7 +76,7 @@ func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 	if err != nil {
 		return run, err
 	}
-	return end, nil
+	return settled, nil
 }
 
 // startRun starts the run that the call's arguments ask for. The call's _meta has the number of agents that the
@@ -98,7 +98,7 @@ func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	}
 	// The same key with another tool is another request. The name of an agent contains no line feed.
 	toolAndArguments := []byte(t.agent + "\n" + string(t.call.Arguments))
-	if req, err = withIdempotencyKey(t.call.Request, toolAndArguments, req); err != nil {
+	if err := readIdempotencyKey(t.call.Request, toolAndArguments, &req); err != nil {
 		return event.Run{}, err
 	}
 	if t.agent != "" {
@@ -130,16 +130,14 @@ func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
 	if err != nil {
 		return run, err
 	}
-	var interrupts []event.Interrupt
+	var suspension event.Suspended
 	if len(page.Events) > 0 {
-		if s, ok := page.Events[0].Body.(event.Suspended); ok {
-			interrupts = s.Interrupts
-		}
+		suspension, _ = page.Events[0].Body.(event.Suspended)
 	}
-	if interrupts == nil {
+	if suspension.Interrupts == nil {
 		return run, invalidState
 	}
-	if err := t.submitAnswers(ctx, id, interrupts); err != nil {
+	if err := t.submitAnswers(ctx, id, suspension.Interrupts); err != nil {
 		return run, err
 	}
 	t.after = seq
@@ -156,24 +154,25 @@ func (t *answerCall) submitAnswers(ctx context.Context, run string, interrupts [
 	t.answered, t.contentErrors = make(map[string]bool), make(map[string]string)
 	var inputs []agent.Input
 	for _, i := range interrupts {
-		if a, ok := t.call.InputResponses[i.ID]; ok {
-			inputs = append(inputs, mcptool.InputOf(i, a.Action, a.Content))
+		if response, ok := t.call.InputResponses[i.ID]; ok {
+			inputs = append(inputs, mcptool.InputOf(i, response.Action, response.Content))
 		}
 	}
-	allErr := t.h.Agent.Answer(ctx, t.caller, run, inputs...)
-	for _, in := range inputs {
-		err := allErr
-		if allErr != nil && len(inputs) > 1 {
-			err = t.h.Agent.Answer(ctx, t.caller, run, in)
+	togetherErr := t.h.Agent.Answer(ctx, t.caller, run, inputs...)
+	for _, input := range inputs {
+		err := togetherErr
+		if togetherErr != nil && len(inputs) > 1 {
+			err = t.h.Agent.Answer(ctx, t.caller, run, input)
 		}
-		if invalid, ok := errors.AsType[*agent.ContentError](err); ok {
-			t.contentErrors[in.ID] = describeContentError(invalid)
-			continue
-		}
-		if err != nil && !isResolved(err) {
+		invalid, isContentError := errors.AsType[*agent.ContentError](err)
+		switch {
+		case isContentError:
+			t.contentErrors[input.ID] = describeContentError(invalid)
+		case err == nil || isResolved(err):
+			t.answered[input.ID] = true
+		default:
 			return err
 		}
-		t.answered[in.ID] = true
 	}
 	return nil
 }
@@ -251,14 +250,16 @@ func (t *answerCall) canElicit(i event.Interrupt) bool {
 
 // inputRequests returns the elicitations that the client can answer with another call. It returns none if the call has
 // an open stream, over which it elicits answers itself.
-func (t *answerCall) inputRequests(interrupts []event.Interrupt) []mcpserver.Elicitation {
-	var out []mcpserver.Elicitation
+func (t *answerCall) inputRequests(interrupts []event.Interrupt) (requests []mcpserver.Elicitation) {
+	if t.call.OpenStream {
+		return nil
+	}
 	for _, i := range interrupts {
-		if !t.call.OpenStream && t.canElicit(i) {
-			out = append(out, newElicitation(i, t.contentErrors[i.ID]))
+		if t.canElicit(i) {
+			requests = append(requests, newElicitation(i, t.contentErrors[i.ID]))
 		}
 	}
-	return out
+	return requests
 }
 
 // newElicitation returns the elicitation for an interrupt. contentError says what was wrong with the previous answer,

@@ -204,12 +204,7 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		token, err := auth.FromRequest(r)
-		var id auth.Identity
-		if err == nil {
-			id, err = h.Verifier.Verify(r.Context(), token)
-			id.Token = auth.NewSecret(token)
-		}
+		id, err := h.verifyToken(r)
 		if err != nil {
 			h.OnAuthFailure(r.Context(), auth.Reason(err))
 			h.Logger.InfoContext(r.Context(), "request not authenticated", "path", r.URL.Path, "error", err)
@@ -218,6 +213,17 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
 	})
+}
+
+// verifyToken returns the identity that the request's token proves, with the token.
+func (h *Handler) verifyToken(r *http.Request) (auth.Identity, error) {
+	token, err := auth.FromRequest(r)
+	if err != nil {
+		return auth.Identity{}, err
+	}
+	id, err := h.Verifier.Verify(r.Context(), token)
+	id.Token = auth.NewSecret(token)
+	return id, err
 }
 
 // identity returns the caller's identity, which authenticate has put into the request's context. Without authentication

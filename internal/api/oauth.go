@@ -20,11 +20,7 @@ const maxCallbackQuery = 8 << 10
 // texts without anything from the query, which another site may have written. If the store of sign-ins cannot be read,
 // the answer is 503, and the user can reload the page, because the state has not been used.
 func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
-	var found bool
-	var err error
-	if query, parseErr := url.ParseQuery(r.URL.RawQuery); parseErr == nil && len(r.URL.RawQuery) <= maxCallbackQuery {
-		found, err = h.Agent.FinishSignIn(r.Context(), query)
-	}
+	found, err := h.finishSignIn(r)
 	switch {
 	case !found && err != nil: // the store did not answer
 		h.Logger.WarnContext(r.Context(), "a sign-in cannot be completed now", "error", err)
@@ -37,6 +33,16 @@ func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 	default:
 		writeHTML(w, http.StatusOK, "Done", "You may close this window. Your question continues by itself.")
 	}
+}
+
+// finishSignIn completes the sign-in that the query's state identifies (Agent.FinishSignIn). found is false without an
+// error if the query is malformed or too long.
+func (h *Handler) finishSignIn(r *http.Request) (found bool, err error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil || len(r.URL.RawQuery) > maxCallbackQuery {
+		return false, nil
+	}
+	return h.Agent.FinishSignIn(r.Context(), query)
 }
 
 // signOut serves DELETE /servers/{name}/sign-in: it removes the caller's tokens for an MCP server.

@@ -19,21 +19,24 @@ func (h *Handler) getHealth(w http.ResponseWriter, r *http.Request) error {
 // neither started nor read.
 func (h *Handler) getReadiness(w http.ResponseWriter, r *http.Request) error {
 	servers := h.Agent.Tools.Servers()
-	status, state := http.StatusOK, "ready"
+	state := "ready"
 	for _, s := range servers {
 		if s.State == "failed" || s.State == "degraded" {
 			state = "degraded"
 		}
 	}
+	code := http.StatusServiceUnavailable
 	switch {
 	case h.unready.Load():
-		status, state = http.StatusServiceUnavailable, "draining"
+		state = "draining"
 	case !h.Agent.Tools.Ready():
-		status, state = http.StatusServiceUnavailable, "starting"
+		state = "starting"
 	case h.Log.Ready(r.Context()) != nil:
-		status, state = http.StatusServiceUnavailable, "log_unavailable"
+		state = "log_unavailable"
+	default:
+		code = http.StatusOK
 	}
-	writeJSON(w, status, "application/json", map[string]any{"status": state, "servers": servers})
+	writeJSON(w, code, "application/json", map[string]any{"status": state, "servers": servers})
 	return nil
 }
 

@@ -185,42 +185,41 @@ const invalidFields = "The request has invalid fields."
 // The problem lists the wrong fields. For the OpenAI formats it has the name of one parameter instead (param), which
 // openAIError writes.
 func invalidRequestProblem(err error) *problem {
-	var (
-		badNative    *native.Invalid
-		badChat      *chat.Invalid
-		badResponses *responses.Invalid
-		badAISDK     *aisdk.Invalid
-		badAGUI      *agui.Invalid
-		badRequest   *agent.InvalidError
-		badContent   *agent.ContentError
-		tooLarge     *http.MaxBytesError
-	)
-	var p *problem
-	switch {
-	case errors.As(err, &badNative):
-		p = newProblem("invalid_request", invalidFields)
-		p.Errors = badNative.Errors
-	case errors.As(err, &badChat):
-		p = newProblem("invalid_request", badChat.Error())
-		p.param = badChat.Param
-	case errors.As(err, &badResponses):
-		p = newProblem("invalid_request", badResponses.Error())
-		p.param = badResponses.Param
-	case errors.As(err, &badAISDK):
-		p = fieldProblem(jsonPointer(badAISDK.Field), badAISDK.Message)
-	case errors.As(err, &badAGUI):
-		p = fieldProblem(jsonPointer(badAGUI.Field), badAGUI.Message)
-	case errors.As(err, &badRequest):
-		p = fieldProblem(badRequest.Pointer, badRequest.Detail)
-	case errors.As(err, &badContent):
-		p = newProblem("unprocessable", "The content does not match the schema of the question.")
-		for _, f := range badContent.Fields {
+	if invalid, ok := errors.AsType[*native.Invalid](err); ok {
+		p := newProblem("invalid_request", invalidFields)
+		p.Errors = invalid.Errors
+		return p
+	}
+	if invalid, ok := errors.AsType[*chat.Invalid](err); ok {
+		p := newProblem("invalid_request", invalid.Error())
+		p.param = invalid.Param
+		return p
+	}
+	if invalid, ok := errors.AsType[*responses.Invalid](err); ok {
+		p := newProblem("invalid_request", invalid.Error())
+		p.param = invalid.Param
+		return p
+	}
+	if invalid, ok := errors.AsType[*aisdk.Invalid](err); ok {
+		return fieldProblem(jsonPointer(invalid.Field), invalid.Message)
+	}
+	if invalid, ok := errors.AsType[*agui.Invalid](err); ok {
+		return fieldProblem(jsonPointer(invalid.Field), invalid.Message)
+	}
+	if invalid, ok := errors.AsType[*agent.InvalidError](err); ok {
+		return fieldProblem(invalid.Pointer, invalid.Detail)
+	}
+	if content, ok := errors.AsType[*agent.ContentError](err); ok {
+		p := newProblem("unprocessable", "The content does not match the schema of the question.")
+		for _, f := range content.Fields {
 			p.Errors = append(p.Errors, native.FieldError{Pointer: f.Pointer, Detail: f.Detail})
 		}
-	case errors.As(err, &tooLarge):
-		p = newProblem("too_large", fmt.Sprintf("The body is larger than %d bytes.", tooLarge.Limit))
+		return p
 	}
-	return p
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return newProblem("too_large", fmt.Sprintf("The body is larger than %d bytes.", tooLarge.Limit))
+	}
+	return nil
 }
 
 // fieldProblem returns the problem for one wrong field of the body. pointer is the field's JSON pointer.

@@ -43,20 +43,6 @@ func pathParam(r *http.Request, name string) string {
 	return value
 }
 
-// decodeRequest reads the body, decodes it with decode, the decoder of one API format, and adds the Idempotency-Key.
-// The error is that of readBody, decode or withIdempotencyKey.
-func (h *Handler) decodeRequest(r *http.Request, decode func([]byte) (agent.Request, error)) (agent.Request, error) {
-	body, err := h.readBody(r)
-	if err != nil {
-		return agent.Request{}, err
-	}
-	req, err := decode(body)
-	if err != nil {
-		return agent.Request{}, err
-	}
-	return withIdempotencyKey(r, body, req)
-}
-
 // readBody reads the whole JSON body, at most MaxBody bytes. A handler must call it before it starts anything: net/http
 // cancels the request's context when the client disconnects, but only once the body has been read. The error is a
 // *problem, an *http.MaxBytesError or an *agent.Refusal.
@@ -78,7 +64,7 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, tooLarge
 	}
-	if refusal, ok := errors.AsType[*agent.Refusal](err); ok {
+	if refusal, ok := errors.AsType[*agent.Refusal](err); ok { // from countedBody
 		return nil, refusal
 	}
 	// Clients retry after 408, so only a body that exceeds the server's ReadTimeout gets this status.
@@ -88,19 +74,19 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	return nil, newProblem("invalid_request", "The body is incomplete, or its chunks are malformed.")
 }
 
-// withIdempotencyKey returns req with r's Idempotency-Key and a fingerprint of path and body, or req unchanged if r has
-// no such header. The agent refuses a repeated key with another fingerprint. The native routes count as one path,
-// because they all take the same question. Their bodies are compared in the canonical form of RFC 8785, so that a
-// client may send a question once as a query and once as a body. The error is a *problem about the key.
-func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.Request, error) {
+// readIdempotencyKey sets in req r's Idempotency-Key and a fingerprint of path and body. It does nothing if r has no such
+// header. The agent refuses a repeated key with another fingerprint. The native routes count as one path, because they
+// all take the same question. Their bodies are compared in the canonical form of RFC 8785, so that a client may send a
+// question once as a query and once as a body. The error is a *problem about the key.
+func readIdempotencyKey(r *http.Request, body []byte, req *agent.Request) error {
 	keys := r.Header.Values("Idempotency-Key")
 	if len(keys) == 0 {
-		return req, nil
+		return nil
 	}
 	key := keys[0]
 	notASCII := strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' })
 	if len(keys) > 1 || key == "" || len(key) > maxIdempotencyKey || notASCII {
-		return agent.Request{}, newProblem("invalid_request", "Idempotency-Key must be one value of 1 to 255 ASCII characters.")
+		return newProblem("invalid_request", "Idempotency-Key must be one value of 1 to 255 ASCII characters.")
 	}
 	path := r.URL.Path
 	if path == "/answer/stream" || path == "/answer" {
@@ -111,7 +97,7 @@ func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.
 	req.Fingerprint = sha256.Sum256(body)
 	pathDigest := sha256.Sum256([]byte(path))
 	copy(req.Fingerprint[:agent.FingerprintPathBytes], pathDigest[:])
-	return req, nil
+	return nil
 }
 
 // requireJSON returns a problem unless the request's Content-Type is JSON in UTF-8 and it has no Content-Encoding. This
@@ -122,7 +108,7 @@ func requireJSON(r *http.Request) error {
 	if err != nil || mediaType != "application/json" || !slices.Contains([]string{"", "utf-8", "utf8"}, charset) {
 		return newProblem("unsupported_media", "The body must be application/json in UTF-8.")
 	}
-	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		p := newProblem("unsupported_media", "The body must not have a Content-Encoding.")
 		p.header.Set("Accept-Encoding", "identity") // RFC 9110 section 15.5.16
 		return p
@@ -149,23 +135,23 @@ func requireAcceptable(r *http.Request, offered string) error {
 	if strings.Trim(accept, ", \t") == "" {
 		return nil
 	}
-	major, _, _ := strings.Cut(offered, "/")
-	matching := []string{"*/*", major + "/*", offered} // the media ranges that match, the most specific one last
+	mainType, _, _ := strings.Cut(offered, "/")
+	matching := []string{"*/*", mainType + "/*", offered} // the media ranges that match, the most specific one last
 	acceptable := false
-	specificity := 0 // the highest index in matching so far
-	for _, v := range strings.Split(accept, ",") {
-		mediaRange, params, err := mime.ParseMediaType(v)
+	best := 0 // the highest index in matching so far
+	for _, item := range strings.Split(accept, ",") {
+		mediaRange, params, err := mime.ParseMediaType(item)
 		if err != nil {
 			continue
 		}
 		i := slices.Index(matching, mediaRange)
-		if i < specificity {
+		if i < best {
 			continue // it does not match (-1), or a more specific media range was found before
 		}
-		q, err := strconv.ParseFloat(params["q"], 64)
-		isAccepted := params["q"] == "" || err == nil && q > 0
-		acceptable = isAccepted || acceptable && i == specificity // of two equal media ranges, one must accept
-		specificity = i
+		weight, err := strconv.ParseFloat(params["q"], 64)
+		accepts := params["q"] == "" || err == nil && weight > 0
+		acceptable = accepts || acceptable && i == best // of two equal media ranges, one must accept
+		best = i
 	}
 	if acceptable {
 		return nil

@@ -19,18 +19,11 @@ import (
 
 // createResponse serves POST /v1/responses: it starts a run, or resumes one if the request answers approval requests.
 func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
-	var request responses.Request
-	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
-		if request, err = responses.Decode(body); err == nil {
-			err = native.DecodeOptions(request.Options, &request.Request)
-		}
-		if err == nil && len(request.Approvals) == 0 {
-			if err = h.checkPastApprovals(r, request.PastApprovals); err == nil {
-				err = h.continueThread(r, &request)
-			}
-		}
-		return request.Request, err
-	})
+	body, err := h.readBody(r)
+	if err != nil {
+		return err
+	}
+	request, err := h.decodeResponseRequest(r, body)
 	if err != nil {
 		return err
 	}
@@ -41,25 +34,46 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	// Encode this response from its stored form, so that it is the same when it is retrieved later.
 	record := request.EncodeStored()
 	stored, _ := responses.DecodeStored(record) // cannot fail for what EncodeStored returns
-	req.Record = responses.NotStored
+	request.Record = responses.NotStored
 
-	if request.IsStored() {
+	if request.Echo.IsStored() {
 		// The caller's next request can answer an approval. Elicitations and limits have no item
 		// in this format, so they could not be answered.
-		req.Interactive = true
-		req.FormsDeclined = true
-		req.AskAtLimit = false
-		req.Record = record
-		req.Awaited = !request.Stream
+		request.Interactive = true
+		request.FormsDeclined = true
+		request.AskAtLimit = false
+		request.Record = record
+		request.Awaited = !request.Stream
 	}
-	if err := h.selectAgent(identity(r), &req); err != nil {
+	if err := h.selectAgent(identity(r), &request.Request); err != nil {
 		return err
 	}
-	run, err := h.Agent.Start(r.Context(), identity(r), req)
+	run, err := h.Agent.Start(r.Context(), identity(r), request.Request)
 	if err != nil {
 		return startProblem(err, request)
 	}
 	return h.sendResponse(w, r, responseSpan{run: run, request: stored}, request.Stream, request.Background)
+}
+
+// decodeResponseRequest decodes the body of a request for a response. If the request starts a run, it also adds what the
+// log has: the thread that the run continues, and the items of earlier responses.
+func (h *Handler) decodeResponseRequest(r *http.Request, body []byte) (request responses.Request, err error) {
+	if request, err = responses.Decode(body); err != nil {
+		return request, err
+	}
+	if err := native.DecodeOptions(request.Options, &request.Request); err != nil {
+		return request, err
+	}
+	if len(request.Approvals) == 0 {
+		if err := h.checkPastApprovals(r, request.PastApprovals); err != nil {
+			return request, err
+		}
+		if err := h.continueThread(r, &request); err != nil {
+			return request, err
+		}
+	}
+	err = readIdempotencyKey(r, body, &request.Request)
+	return request, err
 }
 
 // checkPastApprovals returns a *responses.Invalid if the newest of approvals answers a request that is still open. Other
@@ -121,8 +135,8 @@ func (h *Handler) threadOfResponse(r *http.Request, id string) (string, error) {
 	}
 	runID, _, _ := responses.ParseID(id)
 	run, err := h.ownedRun(r, runID)
-	if errors.Is(err, event.ErrGone) && run.ThreadID != "" {
-		err = nil
+	if run.ThreadID != "" && errors.Is(err, event.ErrGone) {
+		return run.ThreadID, nil
 	}
 	return run.ThreadID, err
 }
@@ -131,11 +145,11 @@ func (h *Handler) threadOfResponse(r *http.Request, id string) (string, error) {
 // no parameter did, it returns err unchanged.
 func startProblem(err error, request responses.Request) error {
 	busy, isBusy := errors.AsType[*event.BusyError](err)
-	bad, isInvalid := errors.AsType[*agent.InvalidError](err)
+	invalid, isInvalid := errors.AsType[*agent.InvalidError](err)
 	switch {
-	case isInvalid && strings.HasPrefix(bad.Pointer, "/servers/"):
-		index, _ := strconv.Atoi(strings.TrimPrefix(bad.Pointer, "/servers/")) // cannot fail: the agent has written a number
-		return &responses.Invalid{Param: request.ServerParam(index), Message: bad.Detail}
+	case isInvalid && strings.HasPrefix(invalid.Pointer, "/servers/"):
+		index, _ := strconv.Atoi(strings.TrimPrefix(invalid.Pointer, "/servers/")) // cannot fail: the agent has written a number
+		return &responses.Invalid{Param: request.ServerParam(index), Message: invalid.Detail}
 	case errors.Is(err, thread.ErrNoTurn):
 		p := newProblem("not_found", "Previous response with id '"+request.PreviousID+"' not found.")
 		p.param = "previous_response_id"
@@ -174,15 +188,15 @@ func missingResponse(err error, param string) error {
 // allEvents returns all events of the run that the log has at present. If the log has dropped some, the error is
 // event.ErrGone.
 func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, error) {
-	var out []event.Event
+	var events []event.Event
 	for {
-		page, err := h.Log.After(ctx, run, int64(len(out)))
+		page, err := h.Log.After(ctx, run, int64(len(events)))
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, page.Events...)
+		events = append(events, page.Events...)
 		if page.Ended || len(page.Events) == 0 {
-			return out, nil
+			return events, nil
 		}
 	}
 }
@@ -226,15 +240,14 @@ func (h *Handler) awaitResponse(w http.ResponseWriter, r *http.Request, runID st
 		return err
 	}
 	isPartial := eventCount != run.Last.Seq && !enc.HasEnded() // the log has dropped events of this long run
-	answer, _ := run.Last.Body.(event.FinalAnswer)
-	end, failed := run.Last.Body.(event.RunError)
-	switch {
-	case failed:
-		return forbidRetry(runProblem(run, end), run, calledTools || isPartial)
-	case isPartial && (!run.Last.Terminal() || answer.FinishReason == "tool_calls"):
-		return event.ErrGone // approval requests or calls, which are the response, may be missing
+	if runErr, failed := run.Last.Body.(event.RunError); failed {
+		return forbidRetry(runProblem(run, runErr), run, calledTools || isPartial)
 	}
 	if isPartial {
+		answer, _ := run.Last.Body.(event.FinalAnswer)
+		if !run.Last.Terminal() || answer.FinishReason == "tool_calls" {
+			return event.ErrGone // approval requests or calls, which are the response, may be missing
+		}
 		// The last event has the whole answer and the usage. StructuredOutput makes the encoder take the text from it
 		// and not from deltas, some of which are missing.
 		enc = responses.NewEncoder(head)
@@ -273,16 +286,17 @@ func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, s respon
 // getResponse serves GET /v1/responses/{response_id}, as a stream if the query has stream=true.
 func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 	span, err := h.findResponse(r, pathParam(r, "response_id"))
-	if err == nil {
-		err = span.checkReadable()
-	}
-	if err == nil { // report dropped events now: after the header, a stream can only be cut
-		_, err = h.Log.After(r.Context(), span.run.ID, 0)
-	}
 	if err != nil {
 		return missingResponse(err, "response_id")
 	}
-	stream, skip, err := parseResponseQuery(r.URL.RawQuery)
+	if err := span.checkReadable(); err != nil {
+		return missingResponse(err, "response_id")
+	}
+	// Report dropped events now: after the header, a stream can only be cut.
+	if _, err := h.Log.After(r.Context(), span.run.ID, 0); err != nil {
+		return missingResponse(err, "response_id")
+	}
+	stream, skip, err := parseResponseQuery(r.URL.Query())
 	if err != nil {
 		return err
 	}
@@ -299,11 +313,7 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 
 // parseResponseQuery parses the query of GET /v1/responses/{response_id}. stream reports that the client wants a
 // stream, and skip is the number of the stream's events that the client already has. The error is a problem.
-func parseResponseQuery(raw string) (stream bool, skip int, err error) {
-	query, err := url.ParseQuery(raw)
-	if err != nil {
-		return false, 0, newProblem("invalid_request", "The query is malformed.")
-	}
+func parseResponseQuery(query url.Values) (stream bool, skip int, err error) {
 	if stream, err = strconv.ParseBool(cmp.Or(query.Get("stream"), "false")); err != nil {
 		return false, 0, newProblem("invalid_request", "The parameter stream must be true or false.")
 	}
@@ -311,11 +321,11 @@ func parseResponseQuery(raw string) (stream bool, skip int, err error) {
 	if after == "" {
 		return stream, 0, nil
 	}
-	n, err := strconv.ParseUint(after, 10, 31)
+	sequenceNumber, err := strconv.ParseUint(after, 10, 31)
 	if err != nil || !stream {
 		return false, 0, newProblem("invalid_request", "The parameter starting_after must be the sequence_number of an event, and needs stream=true.")
 	}
-	return stream, int(n) + 1, nil // sequence numbers start at 0
+	return stream, int(sequenceNumber) + 1, nil // sequence numbers start at 0
 }
 
 // cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response when the run has ended,
@@ -330,56 +340,63 @@ func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 		return missingResponse(err, "response_id")
 	}
 	head, err := h.responseHeader(r, span, 0)
-	if err == nil {
-		err = h.writeResponse(w, r, span, head)
+	if err != nil {
+		return missingResponse(err, "response_id")
 	}
-	return missingResponse(err, "response_id")
+	return missingResponse(h.writeResponse(w, r, span, head), "response_id")
 }
 
 // answerApprovals passes the request's answers to the run that asked for approvals, all or none, and sends the response
 // that follows. It begins where the response with the approval requests ended. A client may repeat the request because
 // it lost the response. Answers that the run already has are then not passed again.
 func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, request responses.Request) error {
-	id := request.Approvals[0].Run
-	span, err := h.findResponse(r, responses.FormatID(id, responses.Span{}))
+	runID := request.Approvals[0].Run // all approvals belong to the same run
+	span, err := h.findResponse(r, responses.FormatID(runID, responses.Span{}))
 	if err != nil {
 		return missingResponse(err, "input")
 	}
-	events, err := h.allEvents(r.Context(), id)
+	events, err := h.submitApprovals(r, runID, request.Approvals)
 	if err != nil {
-		return missingResponse(err, "input")
-	}
-	var inputs []agent.Input
-	for _, a := range missingApprovals(events, request.Approvals) {
-		inputs = append(inputs, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
-	}
-	if len(inputs) > 0 {
-		err = h.Agent.Answer(r.Context(), identity(r), id, inputs...)
-	}
-	wasAnswered := errors.Is(err, agent.ErrAnswered) // perhaps by the same request, which has arrived twice at once
-	if err != nil && !wasAnswered {
 		return err
-	}
-	if events, err = h.allEvents(r.Context(), id); err != nil {
-		return err
-	}
-	if wasAnswered && len(missingApprovals(events, request.Approvals)) > 0 {
-		return newProblem("conflict", "This approval request has been answered differently, or is no longer open.")
 	}
 	span.Span = spanAnswering(events, request.Approvals)
 	return h.sendResponse(w, r, span, request.Stream, request.Background)
 }
 
-// missingApprovals returns the approvals that events does not show as resolved with the same decision.
-func missingApprovals(events []event.Event, approvals []responses.Approval) (missing []responses.Approval) {
-	for _, a := range approvals {
-		hasAnswer := slices.ContainsFunc(events, func(e event.Event) bool {
+// submitApprovals passes the approvals that the run does not have yet to the run, and returns the run's events, which
+// then show all of them. The error is a conflict if the run has another answer to one of the requests.
+func (h *Handler) submitApprovals(r *http.Request, runID string, approvals []responses.Approval) ([]event.Event, error) {
+	events, err := h.allEvents(r.Context(), runID)
+	if err != nil {
+		return nil, missingResponse(err, "input")
+	}
+	var inputs []agent.Input
+	for _, a := range unrecordedApprovals(events, approvals) {
+		inputs = append(inputs, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
+	}
+	var answerErr error
+	if len(inputs) > 0 {
+		answerErr = h.Agent.Answer(r.Context(), identity(r), runID, inputs...)
+	}
+	wasAnswered := errors.Is(answerErr, agent.ErrAnswered) // perhaps by the same request, which has arrived twice at once
+	if answerErr != nil && !wasAnswered {
+		return nil, answerErr
+	}
+	if events, err = h.allEvents(r.Context(), runID); err != nil {
+		return nil, err
+	}
+	if wasAnswered && len(unrecordedApprovals(events, approvals)) > 0 {
+		return nil, newProblem("conflict", "This approval request has been answered differently, or is no longer open.")
+	}
+	return events, nil
+}
+
+// unrecordedApprovals returns the approvals that events does not show as resolved with the same decision.
+func unrecordedApprovals(events []event.Event, approvals []responses.Approval) []responses.Approval {
+	return slices.DeleteFunc(slices.Clone(approvals), func(a responses.Approval) bool {
+		return slices.ContainsFunc(events, func(e event.Event) bool {
 			resolved, ok := e.Body.(event.ApprovalResolved)
 			return ok && resolved.InterruptID == a.Interrupt && resolved.Approved == a.Approve
 		})
-		if !hasAnswer {
-			missing = append(missing, a)
-		}
-	}
-	return missing
+	})
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 
@@ -40,7 +39,7 @@ func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error)
 		return responseSpan{}, event.ErrNotFound
 	}
 	request, ok := responses.DecodeStored(run.Request)
-	if ok && !request.IsStored() {
+	if ok && !request.Echo.IsStored() {
 		return responseSpan{}, newProblem("not_found", "The response was created with store false, so it is not kept. "+
 			"The native API has its run, at /runs/"+run.ID+".")
 	}
@@ -186,17 +185,17 @@ func (h *Handler) toolLists(r *http.Request, agentID string, request responses.S
 	tools := h.Agent.UsableTools(r.Context(), identity(r), agent.Request{
 		Agent: agentID, Servers: request.ListedServers, Tools: request.Tools, ServerTools: request.ServerTools,
 	})
-	var out []responses.ToolList
+	var lists []responses.ToolList
 	for _, server := range request.ListedServers {
-		l := responses.ToolList{Server: server}
+		list := responses.ToolList{Server: server}
 		for _, t := range tools {
 			if t.Server == server {
-				l.Tools = append(l.Tools, responses.ListedTool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema})
+				list.Tools = append(list.Tools, responses.ListedTool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema})
 			}
 		}
-		out = append(out, l)
+		lists = append(lists, list)
 	}
-	return out
+	return lists
 }
 
 // maxInputItems is the largest page of input items, and defaultInputItems is the size of a page if the query has no
@@ -210,17 +209,15 @@ const (
 // if the response resumed its run, of the approvals that resumed it.
 func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 	span, err := h.findResponse(r, pathParam(r, "response_id"))
-	if err == nil && span.isWhole() { // the log does not keep the conversation, and a part of it would be wrong
-		err = newProblem("not_found", "The run was started in another API format, "+
-			"which does not keep the conversation before it as the input of a response.")
-	}
 	if err != nil {
 		return missingResponse(err, "response_id")
 	}
-	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return newProblem("invalid_request", "The query is malformed.")
+	if span.isWhole() { // the log does not keep the conversation, and a part of it would be wrong
+		p := newProblem("not_found", "The run was started in another API format, "+
+			"which does not keep the conversation before it as the input of a response.")
+		return missingResponse(p, "response_id")
 	}
+	query := r.URL.Query()
 	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), strconv.Itoa(defaultInputItems)))
 	if err != nil || limit < 1 || limit > maxInputItems {
 		return queryProblem("limit", "must be a number from 1 to 100")
@@ -241,8 +238,8 @@ func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 	if order == "desc" {
 		slices.Reverse(items)
 	}
-	page, ok := responses.NewPage(items, query.Get("after"), limit)
-	if !ok {
+	page, found := responses.NewPage(items, query.Get("after"), limit)
+	if !found {
 		return queryProblem("after", "is not the id of an item of this list")
 	}
 	writeJSON(w, http.StatusOK, "application/json", page)

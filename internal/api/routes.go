@@ -184,14 +184,14 @@ func notFound(http.ResponseWriter, *http.Request) error {
 func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	routes := chi.RouteContext(r.Context()).Routes
 	var allow, exact []string // methods of all routes that match, and of those without parameters
-	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPatch, http.MethodDelete} {
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPatch, http.MethodDelete} {
 		match := chi.NewRouteContext()
-		if !routes.Match(match, m, routePath(r)) {
+		if !routes.Match(match, method, routePath(r)) {
 			continue
 		}
-		allow = append(allow, m)
+		allow = append(allow, method)
 		if len(match.URLParams.Keys) == 0 {
-			exact = append(exact, m)
+			exact = append(exact, method)
 		}
 	}
 	if exact != nil {

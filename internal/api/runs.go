@@ -141,25 +141,20 @@ func (h *Handler) getReceiptKeys(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-// noResult returns the problem of a tool call that has no result.
-func noResult() error {
-	return newProblem("not_found", "The run has no finished tool call with this id.")
-}
-
 // getResult serves GET /runs/{run_id}/results/{call_id}: the whole result of one tool call.
 func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
 	id, call := pathParam(r, "run_id"), pathParam(r, "call_id")
 	if _, err := h.ownedRun(r, id); err != nil {
 		return err
 	}
-	res, err := h.Agent.Result(r.Context(), id, call)
+	result, err := h.Agent.Result(r.Context(), id, call)
 	if errors.Is(err, event.ErrNotFound) {
-		return noResult()
+		return newProblem("not_found", "The run has no finished tool call with this id.")
 	}
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", res)
+	writeJSON(w, http.StatusOK, "application/json", result)
 	return nil
 }
 
@@ -172,7 +167,6 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-
 	accept := strings.ToLower(strings.Join(r.Header.Values("Accept"), ","))
 	wantsStream := strings.Contains(accept, "text/event-stream") && !strings.Contains(accept, "application/json")
 	if !wantsStream && requireAcceptable(r, "application/json") != nil {
@@ -190,11 +184,11 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	in, err := native.DecodeInput(body)
+	input, err := native.DecodeInput(body)
 	if err != nil {
 		return err
 	}
-	if err := h.Agent.Answer(r.Context(), identity(r), id, in); err != nil {
+	if err := h.Agent.Answer(r.Context(), identity(r), id, input); err != nil {
 		return err
 	}
 	if wantsStream {

@@ -47,7 +47,7 @@ type streamFormat struct {
 
 // nativeFormat encodes each event by itself, so its streams can begin anywhere in a run.
 var nativeFormat = streamFormat{
-	append:  func(buf []byte, e event.Event) []byte { return native.AppendFrame(buf, e) },
+	append:  native.AppendFrame,
 	expired: func(run string, pos int64) []sse.Frame { return []sse.Frame{native.TokenExpired(run, pos)} },
 }
 
@@ -135,10 +135,9 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 			heartbeat.Reset(h.Heartbeat)
 		}
 		more := page.More
-		switch {
-		case len(page.Events) > 0:
+		if len(page.Events) > 0 {
 			more = closedChannel // read again at once, unless another case of the select is ready
-		case handedOver:
+		} else if handedOver {
 			panic(http.ErrAbortHandler) // cut the stream: another process continues the run
 		}
 		select {
@@ -200,7 +199,8 @@ func (s *stream) writeStreamHeader() bool {
 func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) {
 	returnBuffer := s.borrowBuffer()
 	defer returnBuffer()
-	for written := false; ; {
+	hasWritten := false
+	for {
 		page, err := s.h.Log.After(ctx, s.run, s.pos)
 		if err != nil {
 			// The header was sent, so the only way to report an error is to cut the stream.
@@ -216,10 +216,11 @@ func (s *stream) writeNewEvents(ctx context.Context) (page event.Page, ok bool) 
 			if !s.flushBuffer() {
 				return page, false
 			}
-			written = true
+			hasWritten = true
 		}
-		if !page.HasNext || written {
-			return page, len(s.buf) == 0 || s.flushBuffer()
+		if !page.HasNext || hasWritten {
+			isConnected := len(s.buf) == 0 || s.flushBuffer()
+			return page, isConnected
 		}
 	}
 }
@@ -270,7 +271,7 @@ func (s *stream) flushBuffer() bool {
 
 // tokenExpiry returns a channel that receives a value when the caller's token expires, and a function that stops the
 // channel's timer. The channel is nil if the token does not expire or the request has none.
-func tokenExpiry(r *http.Request) (<-chan time.Time, func()) {
+func tokenExpiry(r *http.Request) (expired <-chan time.Time, stop func()) {
 	expiresAt := identity(r).Until()
 	if expiresAt.IsZero() {
 		return nil, func() {}

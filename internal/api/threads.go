@@ -59,7 +59,7 @@ func (h *Handler) describeThread(ctx context.Context, t event.Thread) (native.Th
 // listThreads serves GET /threads: a page of the caller's threads, most recently updated first.
 func (h *Handler) listThreads(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	limit, err := queryLimit(query, 50, event.MaxThreadsPage)
+	limit, err := queryLimit(query, defaultThreadPage, event.MaxThreadsPage)
 	if err != nil {
 		return err
 	}
@@ -72,27 +72,28 @@ func (h *Handler) listThreads(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out := native.ThreadList{Threads: make([]native.Thread, len(page.Threads)), Next: page.Next}
+	list := native.ThreadList{Threads: make([]native.Thread, len(page.Threads)), Next: page.Next}
 	for i, t := range page.Threads {
-		if out.Threads[i], err = h.describeThread(r.Context(), t); err != nil {
+		if list.Threads[i], err = h.describeThread(r.Context(), t); err != nil {
 			return err
 		}
 	}
-	writeJSON(w, http.StatusOK, "application/json", out)
+	writeJSON(w, http.StatusOK, "application/json", list)
 	return nil
 }
 
-// Bounds of a page of messages.
 const (
-	maxThreadMessages = 200
-	maxThreadPage     = 4 << 20 // bytes of turns
+	// defaultThreadPage is how many threads or messages a page has if the query has no limit.
+	defaultThreadPage = 50
+	maxThreadMessages = 200     // in a page of messages
+	maxThreadPage     = 4 << 20 // bytes of turns in a page of messages
 )
 
 // getThread serves GET /threads/{thread_id}: the thread with a page of its messages. Without the parameter before, that
 // is the newest page.
 func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	limit, err := queryLimit(query, 50, maxThreadMessages)
+	limit, err := queryLimit(query, defaultThreadPage, maxThreadMessages)
 	if err != nil {
 		return err
 	}
@@ -169,15 +170,18 @@ func (h *Handler) threadMessages(
 // longer in the log.
 func (h *Handler) activeMessages(ctx context.Context, id string) ([]native.ThreadMessage, error) {
 	run, err := h.Log.Run(ctx, id)
-	var events []event.Event
-	if err == nil && !run.Last.Terminal() {
-		events, err = h.allEvents(ctx, id)
+	if isMissing(err) || err == nil && run.Last.Terminal() {
+		return nil, nil
 	}
-	if err != nil && !isMissing(err) {
+	if err != nil {
 		return nil, err
 	}
-	if len(events) == 0 {
+	events, err := h.allEvents(ctx, id)
+	if isMissing(err) || err == nil && len(events) == 0 {
 		return nil, nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	turn := thread.FromEvents(run, events)
 	turn.Status = run.Status()
@@ -218,33 +222,29 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-
 	runs, err := h.runsOfThread(r.Context(), t.Owner, t.ID)
 	if err != nil {
 		return err
 	}
-
 	for _, run := range runs {
 		if run.Last.Terminal() || run.ParentID != "" { // a child ends before its parent, so waiting for that is enough
 			continue
 		}
 		_, err := h.cancelAndWait(r, run.ID)
-		switch {
-		case errors.Is(err, errContextEnded):
+		if errors.Is(err, errContextEnded) {
 			p := newProblem("conflict", "A run of the thread was cancelled and has not ended yet. Delete the thread again.")
 			p.RunID = run.ID
 			return p
-		case err != nil && !isMissing(err):
+		}
+		if err != nil && !isMissing(err) {
 			return err
 		}
 	}
-
 	for _, run := range runs {
 		if err := h.Log.Delete(r.Context(), run.ID); err != nil && !isMissing(err) {
 			return err
 		}
 	}
-
 	if err := h.Log.DeleteThread(r.Context(), t.Owner, t.ID); err != nil {
 		return missingThread(err)
 	}

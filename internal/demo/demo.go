@@ -23,11 +23,11 @@ import (
 	"strings"
 )
 
-// Claims of the tokens that the IAM issues and the MCP server expects.
-const (
-	Audience = "answerd-demo"
-	Scope    = "urn:opc:idm:__myscopes__" // as with an OCI identity domain
-)
+// Audience is the audience of the tokens that the IAM issues and the MCP server expects.
+const Audience = "answerd-demo"
+
+// Scope is the scope of these tokens, as with an OCI identity domain.
+const Scope = "urn:opc:idm:__myscopes__"
 
 // encodeJSON returns v as JSON without escaping <, > and &. It ignores errors, because callers pass only values that
 // can be encoded.

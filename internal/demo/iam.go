@@ -19,11 +19,14 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-const (
-	TokenPath     = "/oauth2/v1/token" // as with an OCI identity domain
-	JWKSPath      = "/.well-known/jwks.json"
-	tokenLifetime = 5 * time.Minute // short, so that a longer demo renews its token
-)
+// TokenPath is the path of the token endpoint, as with an OCI identity domain.
+const TokenPath = "/oauth2/v1/token"
+
+// JWKSPath is the path of the public key.
+const JWKSPath = "/.well-known/jwks.json"
+
+// tokenLifetime is short, so that a longer demo renews its token.
+const tokenLifetime = 5 * time.Minute
 
 // IAMConfig configures the IAM and its one client. All strings are required.
 type IAMConfig struct {

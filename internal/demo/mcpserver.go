@@ -17,12 +17,11 @@ import (
 	"answerd/internal/mcp/mcpserver"
 )
 
-// MCPPath is the path of the MCP endpoint, and resourceMetadataPath the path of its protected resource metadata
-// (RFC 9728 section 3.1).
-const (
-	MCPPath              = "/mcp"
-	resourceMetadataPath = "/.well-known/oauth-protected-resource" + MCPPath
-)
+// MCPPath is the path of the MCP endpoint.
+const MCPPath = "/mcp"
+
+// resourceMetadataPath is the path of the endpoint's protected resource metadata (RFC 9728 section 3.1).
+const resourceMetadataPath = "/.well-known/oauth-protected-resource" + MCPPath
 
 // MCPConfig configures the MCP server: the tokens that it accepts, its URL and its log.
 type MCPConfig struct {

@@ -38,7 +38,7 @@ func NewModel(tokenDelay time.Duration) http.Handler {
 func serveCompletion(w http.ResponseWriter, r *http.Request, tokenDelay time.Duration) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<20))
 	var req chatRequest
-	if err := cmp.Or(err, json.Unmarshal(body, &req)); err != nil || len(req.Messages) == 0 {
+	if err != nil || json.Unmarshal(body, &req) != nil || len(req.Messages) == 0 {
 		writeJSON(w, http.StatusBadRequest, map[string]any{"error": map[string]any{
 			"message": "The body must be a JSON object with messages, of at most 4 MiB.", "type": "invalid_request_error", "param": nil, "code": nil,
 		}})
@@ -70,27 +70,27 @@ func (r *reply) wrapChoice(object, contentName string, content, finishReason any
 	return map[string]any{"id": r.id, "object": object, "created": time.Now().Unix(), "model": ModelID, "choices": []any{choice}}
 }
 
-// One chunk of a stream has a textPiece of the text, or an argumentsPiece of a call's arguments.
-var (
-	textPiece      = regexp.MustCompile(`\S+\s*|\s+`)
-	argumentsPiece = regexp.MustCompile(`(?s).{1,10}`)
-)
+// textPiece matches the part of the text that one chunk of a stream has: a word with the white space after it.
+var textPiece = regexp.MustCompile(`\S+\s*|\s+`)
+
+// argumentsPiece matches the part of a call's arguments that one chunk has.
+var argumentsPiece = regexp.MustCompile(`(?s).{1,10}`)
 
 // splitDeltas splits the reply into the deltas of a stream: the role, then each word of the text, or each call with its
 // id and name followed by pieces of its arguments.
 func (r *reply) splitDeltas() []any {
-	out := []any{map[string]any{"role": "assistant", "content": ""}}
+	deltas := []any{map[string]any{"role": "assistant", "content": ""}}
 	for _, word := range textPiece.FindAllString(r.text, -1) {
-		out = append(out, map[string]any{"content": word})
+		deltas = append(deltas, map[string]any{"content": word})
 	}
-	addCall := func(call map[string]any) { out = append(out, map[string]any{"tool_calls": []any{call}}) }
+	addCall := func(call map[string]any) { deltas = append(deltas, map[string]any{"tool_calls": []any{call}}) }
 	for i, c := range r.calls {
 		addCall(map[string]any{"index": i, "id": c.id, "type": "function", "function": map[string]any{"name": c.tool, "arguments": ""}})
 		for _, piece := range argumentsPiece.FindAllString(c.arguments, -1) {
 			addCall(map[string]any{"index": i, "function": map[string]any{"arguments": piece}})
 		}
 	}
-	return out
+	return deltas
 }
 
 // streamReply sends answer as a stream of chunks and waits for tokenDelay after each. With withUsage it adds a chunk
@@ -159,8 +159,7 @@ type chatRequest struct {
 
 // call is a tool call that the stand-in makes.
 type call struct {
-	id, tool  string
-	arguments string // JSON
+	id, tool, arguments string // arguments is JSON
 }
 
 // reply is an answer of the stand-in. It has either a text or calls.
@@ -172,12 +171,12 @@ type reply struct {
 	usage  map[string]int // the member usage of the completion
 }
 
-// In text tool calling (LLM_TOOL_CALLING=text), the system prompt lists the tools, and a user message has the results.
-// listedTool matches the line that names a tool, and textResult the line before a result.
-var (
-	listedTool = regexp.MustCompile(`(?m)^- ([\w./-]+)(?::|$)`)
-	textResult = regexp.MustCompile(`(?m)^TOOL (?:RESULT|ERROR): .*\n?`)
-)
+// listedTool matches the line that names a tool in the system prompt, which lists the tools in text tool calling
+// (LLM_TOOL_CALLING=text).
+var listedTool = regexp.MustCompile(`(?m)^- ([\w./-]+)(?::|$)`)
+
+// textResult matches the line before each result in a message of the user, which has the results in text tool calling.
+var textResult = regexp.MustCompile(`(?m)^TOOL (?:RESULT|ERROR): .*\n?`)
 
 // composeReply answers the last question of the request. It returns the calls that the question needs, or a text once
 // the request has the results of all these calls. The usage counts words instead of tokens.
@@ -188,40 +187,43 @@ var (
 func composeReply(request *chatRequest) *reply {
 	conversation := readConversation(request)
 	tools, textCalling := request.offeredTools(conversation.prompt)
-	recap := recapText(conversation.question, conversation.earlier)
-	var calls []call
+	recap := recapText(conversation.question, conversation.earlier) // "" unless the question asks for it
+	var planned []call
 	if recap == "" {
-		calls = planCalls(conversation.question, tools)
+		planned = planCalls(conversation.question, tools)
 	}
-	if len(calls) == 0 && len(tools) > 0 && request.requiresCall() {
-		calls = []call{{tool: tools[0], arguments: "{}"}}
+	if len(planned) == 0 && len(tools) > 0 && request.requiresCall() {
+		planned = []call{{tool: tools[0], arguments: "{}"}}
 	}
-	for i := range calls {
-		calls[i].id = conversation.callID(i, calls[i].tool)
+	for i := range planned {
+		planned[i].id = conversation.callID(i, planned[i].tool)
 	}
 
-	remaining := calls[min(len(conversation.results), len(calls)):]
-	out := &reply{id: "chatcmpl-" + rand.Text(), finish: "tool_calls", calls: remaining}
-	if request.Parallel != nil && !*request.Parallel && len(out.calls) > 1 {
-		out.calls = out.calls[:1]
+	remaining := planned[min(len(conversation.results), len(planned)):]
+	if request.Parallel != nil && !*request.Parallel && len(remaining) > 1 {
+		remaining = remaining[:1]
 	}
-	if len(out.calls) == 0 {
-		out.finish = "stop"
-		out.text = cmp.Or(recap, composeText(calls, conversation.results, tools))
-		if schema := request.Format.Named.Schema; len(schema) > 0 {
-			out.text = structuredText(schema, out.text)
-		} else {
-			out.text += "\n\n" + standInNote
-		}
+	answer := &reply{id: "chatcmpl-" + rand.Text(), finish: "tool_calls", calls: remaining}
+	if len(remaining) == 0 {
+		answer.finish = "stop"
+		answer.text = request.formatText(cmp.Or(recap, composeText(planned, conversation.results, tools)))
 	}
-	answerWords := len(strings.Fields(fmt.Sprint(out.text, out.calls))) // an estimate
-	out.usage = map[string]int{
+	answerWords := len(strings.Fields(fmt.Sprint(answer.text, answer.calls))) // an estimate
+	answer.usage = map[string]int{
 		"prompt_tokens": conversation.words, "completion_tokens": answerWords, "total_tokens": conversation.words + answerWords,
 	}
-	if textCalling && len(out.calls) > 0 {
-		out.writeCallsAsText()
+	if textCalling && len(answer.calls) > 0 {
+		answer.writeCallsAsText()
 	}
-	return out
+	return answer
+}
+
+// formatText returns text as JSON of the request's schema or, if the request has none, with standInNote at its end.
+func (r *chatRequest) formatText(text string) string {
+	if schema := r.Format.Named.Schema; len(schema) > 0 {
+		return structuredText(schema, text)
+	}
+	return text + "\n\n" + standInNote
 }
 
 // requiresCall reports whether tool_choice demands a call: "required", or an object that names a tool. It also returns
@@ -268,11 +270,12 @@ func readConversation(request *chatRequest) (c conversation) {
 				value = matches[len(matches)-1][1]
 			}
 		}
-		textResultAt := textResult.FindStringIndex(text)
+		match := textResult.FindStringIndex(text)
+		hasResults := match != nil && match[0] == 0 // the results of text tool calling
 		switch {
 		case m.Role == "tool":
 			c.results = append(c.results, text)
-		case m.Role == "user" && textResultAt != nil && textResultAt[0] == 0: // results in text tool calling
+		case m.Role == "user" && hasResults:
 			c.results = append(c.results, textResult.Split(text, -1)[1:]...)
 		case m.Role == "user":
 			if c.turn > 0 {
@@ -292,25 +295,20 @@ func readConversation(request *chatRequest) (c conversation) {
 // offeredTools returns the names of the tools that the request allows the model to call. textCalling means that the
 // system prompt lists the tools and that calls are written as text.
 func (r *chatRequest) offeredTools(prompt string) (names []string, textCalling bool) {
-	choice := string(r.ToolChoice) // a JSON string, or an object that names one tool
-	isChosen := func(name string) bool {
-		if strings.HasPrefix(choice, "{") {
-			return strings.Contains(choice, `"`+name+`"`)
+	if len(r.Tools) == 0 && strings.Contains(prompt, "PARAMETERS:") {
+		for _, groups := range listedTool.FindAllStringSubmatch(prompt, -1) {
+			names = append(names, groups[1])
 		}
-		return choice != `"none"`
+		return names, true
 	}
+	choice := string(r.ToolChoice) // a JSON string, or an object that names one tool
 	for _, t := range r.Tools {
-		if isChosen(t.Function.Name) {
+		isOther := strings.HasPrefix(choice, "{") && !strings.Contains(choice, `"`+t.Function.Name+`"`)
+		if choice != `"none"` && !isOther {
 			names = append(names, t.Function.Name)
 		}
 	}
-	textCalling = len(r.Tools) == 0 && strings.Contains(prompt, "PARAMETERS:")
-	if textCalling {
-		for _, m := range listedTool.FindAllStringSubmatch(prompt, -1) {
-			names = append(names, m[1])
-		}
-	}
-	return names, textCalling
+	return names, false
 }
 
 // textOf returns the text of a message's content, which is a string or a list of parts. It skips parts without text.

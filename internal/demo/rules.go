@@ -16,19 +16,19 @@ type rule struct {
 	tool    string         // name without a server's prefix; "" if the first group of pattern has the name
 	example string         // a question of this kind, for the help text
 	pattern *regexp.Regexp // matches questions of this kind
-	// arguments returns the arguments of the call, as a value for encodeJSON. m is the match of pattern with its
-	// groups. arguments returns nil if the question is of another kind although pattern matches.
-	arguments func(m []string) any
+	// arguments returns the arguments of the call, as a value for encodeJSON. groups is the match of pattern, followed
+	// by its groups. arguments returns nil if the question is of another kind although pattern matches.
+	arguments func(groups []string) any
 }
 
 // args holds the arguments of a call.
 type args map[string]any
 
-// Parts of patterns: the name of a place, and an arithmetic expression.
-const (
-	place = `([\pL_/' -]+)`
-	sum   = `([-(\s]*\d[\d.]*(?:[\s()]*[-+*/][-\s(]*\d[\d.]*[\s)]*)+)`
-)
+// place is the part of a pattern that matches the name of a place.
+const place = `([\pL_/' -]+)`
+
+// sum is the part of a pattern that matches an arithmetic expression.
+const sum = `([-(\s]*\d[\d.]*(?:[\s()]*[-+*/][-\s(]*\d[\d.]*[\s)]*)+)`
 
 // rules lists the kinds of questions that the stand-in recognizes. A question may match several.
 var rules = []rule{
@@ -36,18 +36,20 @@ var rules = []rule{
 		`(?i)\bwhat (?:time|day|date) is it(?: now| today)?(?: in ` + place + `)?|^and in ` + place), zoneArguments},
 	{"calculate", "What is 12.5 * 8?", regexp.MustCompile(
 		`(?i)\b(?:what is|what's|how much is|calculate|compute)\s+` + sum + `|^\s*` + sum + `[\s=?.!]*$`),
-		func(m []string) any { return args{"expression": truncate(strings.TrimRight(m[1]+m[2], ". "), 200)} }},
+		func(groups []string) any {
+			return args{"expression": truncate(strings.TrimRight(groups[1]+groups[2], ". "), 200)}
+		}},
 	{"convert", "How much is 12 miles in km?", regexp.MustCompile(
 		`(?i)(-?\d{1,15}(?:\.\d{1,15})?)\s*(°?\pL+|[€$£])\s+(?:in|to|into)\s+(°?\pL+|[€$£])`), conversionArguments},
 	{"search_docs", "How do I resume a stream?", regexp.MustCompile(
 		`(?i)\b(?:how|what|which|why|where|when|does|can|explain|search)\b[^.?!,]*\b(?:answerd|docs|resume|streams?|events?|runs?|tokens?|iam|jwt|mcp|approval|limits?|budgets?|tracing|metrics|settings|errors?)\b[^.?!]*`),
-		func(m []string) any { return args{"query": truncate(m[0], 300)} }},
+		func(groups []string) any { return args{"query": truncate(groups[0], 300)} }},
 	{"slow_report", "Write a slow report about tea", regexp.MustCompile(
 		`(?i)\breport (?:about|on) ([^.?!,]+?)(?: in (\d{1,4}) steps?)?(?: of (\d{1,6}) ?ms)?(?:[.?!,]|$)`), reportArguments},
 	{"flaky_service", "Call the flaky service", regexp.MustCompile(`(?i)\bflaky service\b|^(?:please )?fail\b`), noArguments},
 	{"list_notes", "Show my notes", regexp.MustCompile(`(?i)\b(?:show|list)\b[^.?!]*\bnotes\b`), noArguments},
 	{"delete_note", "Delete note 2", regexp.MustCompile(`(?i)\b(?:delete|remove) (?:the )?note #?(\d{1,6})\b`),
-		func(m []string) any { id, _ := strconv.Atoi(m[1]); return args{"id": id} }},
+		noteArguments},
 	{"book_table", "Book a table", regexp.MustCompile(`(?i)\b(?:book|reserve)\b[^.?!]*\btable\b`), noArguments},
 	{"connect_calendar", "Connect my calendar", regexp.MustCompile(`(?i)\bconnect\b[^.?!]*\bcalendar\b`), noArguments},
 	// This rule is for all other tools. The question names the tool, in the first group of the pattern.
@@ -64,31 +66,39 @@ func truncate(s string, n int) string {
 }
 
 // namedArguments returns the JSON object that follows the name of the tool, or nil if it is not valid JSON.
-func namedArguments(m []string) any {
-	if !json.Valid([]byte(m[2])) {
+func namedArguments(groups []string) any {
+	if !json.Valid([]byte(groups[2])) {
 		return nil
 	}
-	return json.RawMessage(m[2])
+	return json.RawMessage(groups[2])
+}
+
+// noteArguments returns the argument of delete_note.
+func noteArguments(groups []string) any {
+	id, _ := strconv.Atoi(groups[1]) // cannot fail: the group has one to six digits
+	return args{"id": id}
 }
 
 // conversionArguments returns the arguments of convert. It returns nil unless both units exist and are of the same
 // kind, because "3 people in Rome" is not a conversion.
-func conversionArguments(m []string) any {
-	if _, _, err := findUnits(m[2], m[3]); err != nil {
+func conversionArguments(groups []string) any {
+	number, from, to := groups[1], groups[2], groups[3]
+	if _, _, err := findUnits(from, to); err != nil {
 		return nil
 	}
-	value, _ := strconv.ParseFloat(m[1], 64)
-	return args{"value": value, "from": m[2], "to": m[3]}
+	value, _ := strconv.ParseFloat(number, 64) // cannot fail: the group has the form of a number
+	return args{"value": value, "from": from, "to": to}
 }
 
 // reportArguments returns the arguments of slow_report: the topic, and the number and duration of the steps if the
 // question names them.
-func reportArguments(m []string) any {
-	arguments := args{"topic": truncate(m[1], 100)}
-	for i, name := range []string{"steps", "step_ms"} {
-		if n, err := strconv.Atoi(m[2+i]); err == nil {
-			arguments[name] = n
-		}
+func reportArguments(groups []string) any {
+	arguments := args{"topic": truncate(groups[1], 100)}
+	if steps, err := strconv.Atoi(groups[2]); err == nil {
+		arguments["steps"] = steps
+	}
+	if milliseconds, err := strconv.Atoi(groups[3]); err == nil {
+		arguments["step_ms"] = milliseconds
 	}
 	return arguments
 }
@@ -134,14 +144,15 @@ func zoneOf(place string) string {
 	return ""
 }
 
-// followUp matches a question that continues a calculation, such as "And times two?". resultValue matches the result
-// of calculate in an earlier message. askedRecap matches a question about the earlier questions.
-var (
-	followUp = regexp.MustCompile(`(?i)^\s*(?:and|now|then|so)?[\s,]*(?:what is )?(?:(?:that|it)\s+)?(times|multiplied by|divided by|over|plus|minus|[-+*/×÷])\s*(-?\d+(?:\.\d+)?|` +
-		strings.Join(numberWords, "|") + `)\s*[?.!]*\s*$`)
-	resultValue = regexp.MustCompile(`= (-?\d+(?:\.\d+)?)`)
-	askedRecap  = regexp.MustCompile(`(?i)\bwhat (?:did|have) I (?:just )?ask`)
-)
+// followUp matches a question that continues a calculation, such as "And times two?".
+var followUp = regexp.MustCompile(`(?i)^\s*(?:and|now|then|so)?[\s,]*(?:what is )?(?:(?:that|it)\s+)?(times|multiplied by|divided by|over|plus|minus|[-+*/×÷])\s*(-?\d+(?:\.\d+)?|` +
+	strings.Join(numberWords, "|") + `)\s*[?.!]*\s*$`)
+
+// resultValue matches the result of calculate in an earlier message.
+var resultValue = regexp.MustCompile(`= (-?\d+(?:\.\d+)?)`)
+
+// askedRecap matches a question about the earlier questions.
+var askedRecap = regexp.MustCompile(`(?i)\bwhat (?:did|have) I (?:just )?ask`)
 
 // numberWords lists the words for numbers that followUp accepts. The index of a word is its value.
 var numberWords = []string{"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"}
@@ -154,14 +165,13 @@ var operators = map[string]string{"times": "*", "multiplied by": "*", "×": "*",
 // "And times two?" becomes "What is 6 * 2?". It returns all other questions unchanged, and every question if value is
 // "".
 func resolveFollowUp(question, value string) string {
-	m := followUp.FindStringSubmatch(question)
-	if m == nil || value == "" {
+	groups := followUp.FindStringSubmatch(question)
+	if groups == nil || value == "" {
 		return question
 	}
-	operator := strings.ToLower(m[1])
-	operand := strings.ToLower(m[2])
-	if n := slices.Index(numberWords, operand); n >= 0 {
-		operand = strconv.Itoa(n)
+	operator, operand := strings.ToLower(groups[1]), strings.ToLower(groups[2])
+	if number := slices.Index(numberWords, operand); number >= 0 {
+		operand = strconv.Itoa(number)
 	}
 	return "What is " + value + " " + cmp.Or(operators[operator], operator) + " " + operand + "?"
 }
@@ -197,8 +207,8 @@ func planCalls(question string, offered []string) []call {
 			if tool == "" {
 				tool = groups[1]
 			}
-			name, isOffered := offeredName(offered, tool)
-			if arguments := r.arguments(groups); arguments != nil && isOffered {
+			name := offeredName(offered, tool)
+			if arguments := r.arguments(groups); arguments != nil && name != "" {
 				positions[call{tool: name, arguments: encodeJSON(arguments)}] = offsets[i][0]
 			}
 		}
@@ -208,14 +218,15 @@ func planCalls(question string, offered []string) []call {
 	})
 }
 
-// offeredName returns the name under which tool is offered, which may begin with a server's prefix. ok is false if the
+// offeredName returns the name under which tool is offered, which may begin with a server's prefix. It returns "" if the
 // tool is not offered.
-func offeredName(offered []string, tool string) (name string, ok bool) {
-	i := slices.IndexFunc(offered, func(name string) bool { return name == tool || strings.HasSuffix(name, "_"+tool) })
-	if i < 0 {
-		return "", false
+func offeredName(offered []string, tool string) string {
+	for _, name := range offered {
+		if name == tool || strings.HasSuffix(name, "_"+tool) {
+			return name
+		}
 	}
-	return offered[i], true
+	return ""
 }
 
 // helpText answers a question that no rule recognizes: with example questions for the offered tools, and the names of

@@ -12,16 +12,16 @@ var textNumber = regexp.MustCompile(`-?\d+(?:\.\d+)?`)
 // text, or 0. A string becomes the text, an array is empty, and a boolean is true. structuredText reads only the
 // keywords type and properties, so the JSON may violate a schema with other keywords.
 func structuredText(schema json.RawMessage, text string) string {
-	var raw struct {
+	var decoded struct {
 		Type       string
 		Properties map[string]json.RawMessage
 	}
-	_ = json.Unmarshal(schema, &raw) // a schema that cannot be decoded, such as true, counts as one without a type
+	_ = json.Unmarshal(schema, &decoded) // a schema that cannot be decoded, such as true, counts as one without a type
 	var value any = text
-	switch raw.Type {
+	switch decoded.Type {
 	case "object":
 		members := make(map[string]json.RawMessage)
-		for name, property := range raw.Properties {
+		for name, property := range decoded.Properties {
 			members[name] = json.RawMessage(structuredText(property, text))
 		}
 		value = members
@@ -33,10 +33,10 @@ func structuredText(schema json.RawMessage, text string) string {
 		value = nil
 	case "number", "integer":
 		value = json.Number("0")
-		if all := textNumber.FindAllString(text, -1); len(all) > 0 {
-			value = json.Number(all[len(all)-1])
+		if numbers := textNumber.FindAllString(text, -1); len(numbers) > 0 {
+			value = json.Number(numbers[len(numbers)-1])
 		}
 	}
-	out, _ := json.Marshal(value) // cannot fail for these types
-	return string(out)
+	data, _ := json.Marshal(value) // cannot fail for these types
+	return string(data)
 }

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	_ "time/tzdata" // the container image has no zone files
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -28,15 +27,17 @@ type summary struct {
 // text returns the sentence. It is also the text content of the tool result.
 func (s summary) text() string { return s.Summary }
 
-// newTool returns the definition of a tool that is read-only and uses nothing outside of this process. properties is
-// the content of "properties" in the JSON Schema of the arguments, and required lists the required arguments.
-func newTool(name, title, description, properties string, required ...string) *sdk.Tool {
-	schema := fmt.Sprintf(`{"type":"object","properties":{%s},"required":%s,"additionalProperties":false}`, properties, encodeJSON(append([]string{}, required...)))
+// newTool returns the definition of a tool that is read-only and uses nothing outside of this process. schema is the
+// JSON Schema of the arguments.
+func newTool(name, title, description, schema string) *sdk.Tool {
 	return &sdk.Tool{
 		Name: name, Title: title, Description: description, InputSchema: json.RawMessage(schema),
 		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true, IdempotentHint: true, DestructiveHint: new(false), OpenWorldHint: new(false)},
 	}
 }
+
+// noProperties is the schema of tools without arguments.
+const noProperties = `{"type":"object","properties":{},"required":[],"additionalProperties":false}`
 
 // addTool adds a tool that uses the type T for both its arguments and its structured result. call gets a T with the
 // arguments and sets the fields of the result in it. The text of the result is T's summary. If call returns an error,
@@ -52,25 +53,32 @@ func addTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, call func
 func addTools(server *sdk.Server) {
 	addTool(server, newTool("current_time", "Current time",
 		"Tells the current date and time in a time zone. Use it for questions about what time, hour, day or date it is now or today, anywhere in the world.",
-		`"time_zone":{"type":"string","description":"IANA time zone, such as Europe/Rome, Asia/Tokyo or UTC. Not a city's name alone.","minLength":1,"maxLength":64,"default":"UTC"}`), readClock)
+		`{"type":"object","properties":{"time_zone":{"type":"string","description":"IANA time zone, such as Europe/Rome, Asia/Tokyo or UTC. Not a city's name alone.",
+		"minLength":1,"maxLength":64,"default":"UTC"}},"required":[],"additionalProperties":false}`), readClock)
 	addTool(server, newTool("calculate", "Calculator",
 		"Computes an arithmetic expression exactly as written. Use it for any sum, difference, product or quotient of numbers.",
-		`"expression":{"type":"string","description":"Arithmetic expression of numbers, + - * / and brackets, such as (12.5 + 3) * 8","minLength":1,"maxLength":200}`, "expression"), calculate)
+		`{"type":"object","properties":{"expression":{"type":"string","description":"Arithmetic expression of numbers, + - * / and brackets, such as (12.5 + 3) * 8",
+		"minLength":1,"maxLength":200}},"required":["expression"],"additionalProperties":false}`), calculate)
 	addTool(server, newTool("convert", "Units and currencies",
 		"Converts a value between units of length, mass or temperature, or between currencies. Currency rates are made-up samples from a built-in table, not live.",
-		`"value":{"type":"number","description":"The amount to convert","minimum":-1e15,"maximum":1e15},
+		`{"type":"object","properties":{
+		"value":{"type":"number","description":"The amount to convert","minimum":-1e15,"maximum":1e15},
 		"from":{"type":"string","description":"Unit or ISO 4217 currency of the value, such as mi, kg, °F or EUR","minLength":1,"maxLength":32},
-		"to":{"type":"string","description":"Unit or ISO 4217 currency to convert to, such as km, lb, °C or USD","minLength":1,"maxLength":32}`, "value", "from", "to"), convertUnits)
+		"to":{"type":"string","description":"Unit or ISO 4217 currency to convert to, such as km, lb, °C or USD","minLength":1,"maxLength":32}},
+		"required":["value","from","to"],"additionalProperties":false}`), convertUnits)
 	addTool(server, newTool("search_docs", "Search answerd's documentation",
 		"Finds the entry that fits best in the documentation of answerd, this agent backend: events, streams, errors, MCP servers, tokens, approval, tracing, settings, limits, API formats, the demo.",
-		`"query":{"type":"string","description":"What to look for: a question or a few keywords","minLength":1,"maxLength":300}`, "query"), searchDocs)
+		`{"type":"object","properties":{"query":{"type":"string","description":"What to look for: a question or a few keywords",
+		"minLength":1,"maxLength":300}},"required":["query"],"additionalProperties":false}`), searchDocs)
 	addTool(server, newTool("slow_report", "Slow report",
 		"Writes a short made-up report about a topic, slowly and in steps. It reports progress after each step and stops when it is cancelled.",
-		`"topic":{"type":"string","description":"What the report is about","minLength":1,"maxLength":100},
+		`{"type":"object","properties":{
+		"topic":{"type":"string","description":"What the report is about","minLength":1,"maxLength":100},
 		"steps":{"type":"integer","description":"How many steps it takes","minimum":1,"maximum":10,"default":5},
-		"step_ms":{"type":"integer","description":"How long one step takes, in milliseconds","minimum":0,"maximum":2000,"default":300}`, "topic"), writeReport)
+		"step_ms":{"type":"integer","description":"How long one step takes, in milliseconds","minimum":0,"maximum":2000,"default":300}},
+		"required":["topic"],"additionalProperties":false}`), writeReport)
 	// The error becomes a tool result with isError (MCP, server/tools, "Error Handling").
-	addTool(server, newTool("flaky_service", "Flaky service", "Calls a service that is down and always fails, to show what happens on a failure or error.", ""),
+	addTool(server, newTool("flaky_service", "Flaky service", "Calls a service that is down and always fails, to show what happens on a failure or error.", noProperties),
 		func(context.Context, *sdk.CallToolRequest, *summary) error {
 			return errors.New("the flaky service failed, as it always does: this is a simulated outage, so trying again will not help")
 		})
@@ -91,16 +99,14 @@ type clockReading struct {
 // readClock sets the other fields of r to the current time in r.TimeZone. It returns an error for an unknown time zone.
 // "" and "Local" are errors too, because time.LoadLocation would return UTC and the time zone of this process.
 func readClock(_ context.Context, _ *sdk.CallToolRequest, r *clockReading) error {
-	loc, err := time.LoadLocation(r.TimeZone)
+	location, err := time.LoadLocation(r.TimeZone)
 	if err != nil || r.TimeZone == "" || r.TimeZone == "Local" {
 		return fmt.Errorf("there is no time zone %q: use an IANA name such as Europe/Rome, America/New_York or UTC", r.TimeZone)
 	}
-	t := time.Now().In(loc)
-	r.Time = t.Format(time.RFC3339)
-	r.Date = t.Format(time.DateOnly)
-	r.Weekday = t.Weekday().String()
-	r.UTCOffset = t.Format("-07:00")
-	r.Summary = fmt.Sprintf("It is %s in %s (UTC%s).", t.Format("15:04:05 on Monday, 2 January 2006"), r.TimeZone, r.UTCOffset)
+	now := time.Now().In(location)
+	r.Time, r.Date, r.Weekday = now.Format(time.RFC3339), now.Format(time.DateOnly), now.Weekday().String()
+	r.UTCOffset = now.Format("-07:00")
+	r.Summary = fmt.Sprintf("It is %s in %s (UTC%s).", now.Format("15:04:05 on Monday, 2 January 2006"), r.TimeZone, r.UTCOffset)
 	return nil
 }
 
@@ -121,17 +127,17 @@ var reportSteps = []string{
 // writeReport waits r.StepMS for each of r.Steps steps and then sets the summary. After each step it sends a progress
 // notification if the request has a progress token. It returns an error if ctx ends first.
 func writeReport(ctx context.Context, req *sdk.CallToolRequest, r *report) error {
-	p := sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Total: float64(r.Steps)}
+	progress := sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Total: float64(r.Steps)}
 	for i := range r.Steps {
 		select {
 		case <-time.After(time.Duration(r.StepMS) * time.Millisecond):
 		case <-ctx.Done():
 			return fmt.Errorf("the report was stopped after %d of %d steps: %w", i, r.Steps, context.Cause(ctx))
 		}
-		p.Progress = float64(i + 1)
-		p.Message = reportSteps[i]
-		if p.ProgressToken != nil {
-			_ = req.Session.NotifyProgress(ctx, &p) // fails if the client has disconnected, which also ends ctx
+		progress.Progress = float64(i + 1)
+		progress.Message = reportSteps[i]
+		if progress.ProgressToken != nil {
+			_ = req.Session.NotifyProgress(ctx, &progress) // fails if the client has disconnected, which also ends ctx
 		}
 	}
 	r.Summary = fmt.Sprintf("Report about %s: after %d careful steps there is nothing to report, because this report is a demonstration of progress.", r.Topic, r.Steps)
@@ -164,7 +170,7 @@ func addNotes(server *sdk.Server) {
 		{1, "Buy oat milk"}, {2, "Call the plumber about the tap"}, {3, "Ideas for the team's autumn trip"},
 		{4, "Return the library books"}, {5, "Water the plants on Sunday"},
 	}
-	addTool(server, newTool("list_notes", "List notes", "Lists all notes with their ids.", ""),
+	addTool(server, newTool("list_notes", "List notes", "Lists all notes with their ids.", noProperties),
 		func(_ context.Context, _ *sdk.CallToolRequest, l *noteList) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -176,7 +182,8 @@ func addNotes(server *sdk.Server) {
 			return nil
 		})
 	remove := newTool("delete_note", "Delete a note", "Deletes one note for good. Use it only when the user asks to delete or remove a note.",
-		`"id":{"type":"integer","description":"Id of the note, as list_notes gives it","minimum":1,"maximum":1000000}`, "id")
+		`{"type":"object","properties":{"id":{"type":"integer","description":"Id of the note, as list_notes gives it",
+		"minimum":1,"maximum":1000000}},"required":["id"],"additionalProperties":false}`)
 	remove.Annotations = &sdk.ToolAnnotations{DestructiveHint: new(true), OpenWorldHint: new(false)}
 	addTool(server, remove, func(_ context.Context, _ *sdk.CallToolRequest, d *deletion) error {
 		mu.Lock()
@@ -215,21 +222,23 @@ var units = []unit{
 	{"currency", 1.14, 0, []string{"GBP", "pound", "pounds", "£"}},
 }
 
-// findUnits returns the units named from and to, which must be of the same kind. It ignores case. It searches for a
+// hasName reports whether name is one of u's names in any case.
+func (u unit) hasName(name string) bool {
+	return slices.ContainsFunc(u.names, func(n string) bool { return strings.EqualFold(n, name) })
+}
+
+// findUnits returns the units with the names fromName and toName, which must be of the same kind. It searches for a
 // pair, because one name can stand for several kinds: a pound is a mass or a currency. The error means that no such
 // pair exists.
-func findUnits(from, to string) (unit, unit, error) {
-	hasName := func(u unit, name string) bool {
-		return slices.ContainsFunc(u.names, func(n string) bool { return strings.EqualFold(n, name) })
-	}
-	for _, f := range units {
-		for _, t := range units {
-			if f.kind == t.kind && hasName(f, from) && hasName(t, to) {
-				return f, t, nil
+func findUnits(fromName, toName string) (from, to unit, err error) {
+	for _, from := range units {
+		for _, to := range units {
+			if from.kind == to.kind && from.hasName(fromName) && to.hasName(toName) {
+				return from, to, nil
 			}
 		}
 	}
-	return unit{}, unit{}, fmt.Errorf("there is no way from %q to %q among the units and currencies here", from, to)
+	return unit{}, unit{}, fmt.Errorf("there is no way from %q to %q among the units and currencies here", fromName, toName)
 }
 
 // conversion holds the arguments of convert, Value, From and To, and the tool's result.
@@ -255,8 +264,7 @@ func convertUnits(_ context.Context, _ *sdk.CallToolRequest, c *conversion) erro
 		note = " (at sample rates, not live)"
 	}
 	result, text := roundResult(converted)
-	c.From = from.names[0]
-	c.To = to.names[0]
+	c.From, c.To = from.names[0], to.names[0]
 	c.Kind = from.kind
 	c.Result = result
 	c.Summary = fmt.Sprintf("%v %s is %s %s%s.", c.Value, c.From, text, c.To, note)
@@ -286,12 +294,11 @@ type docSearch struct {
 	summary
 }
 
-// queryWord matches a word of at least three letters. searchDocs ignores commonWords, because they occur in questions
-// of all kinds.
-var (
-	queryWord   = regexp.MustCompile(`\pL[\pL_]+\pL`)
-	commonWords = strings.Fields("the and are for how what which who why when where does can you with that this")
-)
+// queryWord matches a word of at least three letters.
+var queryWord = regexp.MustCompile(`\pL[\pL_]+\pL`)
+
+// commonWords lists words that searchDocs ignores, because they occur in questions of all kinds.
+var commonWords = strings.Fields("the and are for how what which who why when where does can you with that this")
 
 // searchDocs sets the title and text of the entry in which the words of the query occur most often. Words in titles
 // count three times. If no entry has any of the words, it sets only the summary.
@@ -312,8 +319,7 @@ func searchDocs(_ context.Context, _ *sdk.CallToolRequest, r *docSearch) error {
 		}
 		if score > best {
 			best = score
-			r.Title = e.title
-			r.Text = e.text
+			r.Title, r.Text = e.title, e.text
 			r.Summary = e.title + ": " + e.text
 		}
 	}
@@ -355,7 +361,7 @@ type booking struct {
 // addBooking adds book_table, which asks the user to fill in a form (MCP, client/elicitation).
 func addBooking(s *sdk.Server) {
 	addAskingTool(s, newTool("book_table", "Book a table",
-		"Books a table at the demo's restaurant. It asks the user itself for the name, the number of people and the day.", ""),
+		"Books a table at the demo's restaurant. It asks the user itself for the name, the number of people and the day.", noProperties),
 		&sdk.ElicitParams{Mode: "form", Message: "The restaurant needs a few details for your table.", RequestedSchema: json.RawMessage(bookingForm)},
 		func(answer *sdk.ElicitResult, b *booking) error {
 			if answer.Action != "accept" {
@@ -409,12 +415,10 @@ func addCalendar(server *sdk.Server, mux *http.ServeMux, baseURL string) {
 		show(w, calendarAllowed)
 	})
 	addAskingTool(server, newTool("connect_calendar", "Connect the calendar",
-		"Connects the user's calendar. It sends the user to a page of its own to allow that.", ""),
+		"Connects the user's calendar. It sends the user to a page of its own to allow that.", noProperties),
 		&sdk.ElicitParams{
-			Mode:          "url",
-			Message:       "Allow the use of your calendar on its own page, and come back.",
-			URL:           baseURL + calendarPath,
-			ElicitationID: "calendar",
+			Mode: "url", URL: baseURL + calendarPath, ElicitationID: "calendar",
+			Message: "Allow the use of your calendar on its own page, and come back.",
 		},
 		func(answer *sdk.ElicitResult, c *consent) error {
 			switch {

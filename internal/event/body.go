@@ -320,3 +320,20 @@ type Truncated struct {
 	Bytes int    `json:"bytes"`         // size of the whole result, which is the content and the structured content
 	URL   string `json:"url,omitempty"` // absolute path of the whole result; "" if the log did not keep it
 }
+
+// Arguments returns the call's arguments as JSON or, if they are not a JSON object, the text that the model wrote.
+func (b ToolCall) Arguments() string {
+	if b.Args == nil {
+		return b.ArgsText
+	}
+	return string(b.Args)
+}
+
+// Text returns the result as text: a JSON string as its value, any other value as JSON.
+func (b ToolResult) Text() string {
+	var text string
+	if json.Unmarshal(b.Payload, &text) == nil {
+		return text
+	}
+	return string(b.Payload)
+}

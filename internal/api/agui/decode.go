@@ -64,7 +64,6 @@ func Decode(data []byte) (Request, error) {
 	request.ThreadID = in.ThreadID
 	request.ToolChoice = agent.ToolAuto
 	request.Interactive = true
-
 	switch {
 	case !thread.IsID(in.ThreadID):
 		return request, &Invalid{"threadId", thread.IDRule}
@@ -73,20 +72,23 @@ func Decode(data []byte) (Request, error) {
 	case len(in.Messages) > maxMessages:
 		return request, &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
 	}
-
 	if err := request.readTools(in.Tools); err != nil {
 		return request, err
 	}
-
 	for i, m := range in.Messages {
 		if err := request.readMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
 			return request, err
 		}
 	}
-
-	if err := request.readContext(in); err != nil {
+	if err := request.readContext(in.Context); err != nil {
 		return request, err
 	}
+	var props struct {
+		Answerd json.RawMessage `json:"answerd"`
+	}
+	// forwardedProps is for any server that the client uses, so a value without the member "answerd" is valid.
+	_ = json.Unmarshal(in.ForwardedProps, &props)
+	request.Options = props.Answerd
 	if len(in.Resume) > 0 {
 		return request, request.readResume(in.Resume)
 	}
@@ -95,8 +97,8 @@ func Decode(data []byte) (Request, error) {
 
 // decodeError turns err, the error of json.Unmarshal for body, into an *Invalid. It names the field if err does.
 func decodeError(body []byte, err error) error {
-	if field, value, ok := typeerror.Find(body, err); ok {
-		return &Invalid{field, "must not be a " + value}
+	if field, typeName, ok := typeerror.Find(body, err); ok {
+		return &Invalid{field, "must not be a " + typeName}
 	}
 	return &Invalid{"", "the body is not a RunAgentInput"}
 }
@@ -107,28 +109,23 @@ func (q *Request) readTools(in []tool) error {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}
 	for i, t := range in {
-		bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
-		if bad != nil {
-			return &Invalid{fmt.Sprintf("tools[%d].%s", i, bad.Pointer[1:]), bad.Detail}
+		invalid := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
+		if invalid != nil {
+			member := strings.TrimPrefix(invalid.Pointer, "/")
+			return &Invalid{fmt.Sprintf("tools[%d].%s", i, member), invalid.Detail}
 		}
 	}
 	return nil
 }
 
-// readContext adds the client's context to the instructions. It also sets q.Options to forwardedProps.answerd.
-func (q *Request) readContext(in input) error {
-	if len(in.Context) > maxContext {
+// readContext adds the client's context to the instructions.
+func (q *Request) readContext(items []contextItem) error {
+	if len(items) > maxContext {
 		return &Invalid{"context", fmt.Sprintf("must not have more than %d items", maxContext)}
 	}
-	for _, c := range in.Context {
-		q.addInstruction(c.Description + ":\n" + c.Value)
+	for _, item := range items {
+		q.addInstruction(item.Description + ":\n" + item.Value)
 	}
-	var props struct {
-		Answerd json.RawMessage `json:"answerd"`
-	}
-	// forwardedProps is for any server that the client uses, so a value without the member "answerd" is valid.
-	_ = json.Unmarshal(in.ForwardedProps, &props)
-	q.Options = props.Answerd
 	return nil
 }
 
@@ -137,25 +134,21 @@ func (q *Request) addInstruction(text string) {
 	q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
 }
 
-// readQuestion makes the history's last message, which must be the user's, the question. If the history ends with a
+// readQuestion moves the history's last message, which must be the user's, to the question. If the history ends with a
 // result of a client tool instead, the request has no question, and the model continues with the result.
 func (q *Request) readQuestion() error {
-	last := len(q.History) - 1
-	if last < 0 {
+	if len(q.History) == 0 {
 		return &Invalid{"messages", "must have a message of the user"}
 	}
-	m := q.History[last]
+	last := q.History[len(q.History)-1]
 	switch {
-	case m.Role == "tool":
+	case last.Role == "tool":
 		return nil
-	case m.Role != "user":
+	case last.Role != "user":
 		return &Invalid{"messages", "must end with a message of the user or a tool"}
-	case strings.TrimSpace(m.Content) == "" && len(m.Media) == 0:
+	case strings.TrimSpace(last.Content) == "" && len(last.Media) == 0:
 		return &Invalid{"messages", "must end with a message that is not blank"}
 	}
-	q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
-	if last == 0 {
-		q.History = nil // nil continues the thread; an empty list would mean that nothing came before
-	}
+	q.TakeQuestion()
 	return nil
 }

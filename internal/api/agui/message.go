@@ -72,41 +72,41 @@ func (q *Request) readMessage(field string, msg message) error {
 		return err
 	}
 
-	out := agent.Message{Role: msg.Role, Content: text, Media: media}
+	read := agent.Message{Role: msg.Role, Content: text, Media: media}
 	switch msg.Role {
 	case "system", "developer":
 		q.addInstruction(text)
 		return nil
 	case "user":
 	case "assistant":
-		if out.Calls, err = msg.calls(field); err != nil {
+		if read.Calls, err = msg.calls(field); err != nil {
 			return err
 		}
 	case "tool":
-		out.CallID = msg.ToolCallID
-		if out.CallID == "" || len(out.CallID) > maxCallID {
+		read.CallID = msg.ToolCallID
+		if read.CallID == "" || len(read.CallID) > maxCallID {
 			return &Invalid{field + ".toolCallId", invalidCallID}
 		}
 		if msg.Error != "" {
-			out.Content = "Error: " + msg.Error
+			read.Content = "Error: " + msg.Error
 		}
 	default:
 		return &Invalid{field + ".role", "is not a role of AG-UI"}
 	}
 
-	q.History = append(q.History, out)
+	q.History = append(q.History, read)
 	return nil
 }
 
 // calls returns the calls in m, a message of the assistant. field is m's path in the request, for errors.
 func (m message) calls(field string) (calls []agent.ClientCall, err error) {
 	for i, c := range m.ToolCalls {
-		at := fmt.Sprintf("%s.toolCalls[%d]", field, i)
+		callField := fmt.Sprintf("%s.toolCalls[%d]", field, i)
 		switch {
 		case c.ID == "" || len(c.ID) > maxCallID:
-			return nil, &Invalid{at + ".id", invalidCallID}
+			return nil, &Invalid{callField + ".id", invalidCallID}
 		case c.Function.Name == "" || len(c.Function.Name) > maxID:
-			return nil, &Invalid{at + ".function.name", "must be 1 to 128 bytes"}
+			return nil, &Invalid{callField + ".function.name", "must be 1 to 128 bytes"}
 		}
 		calls = append(calls, agent.ClientCall{Index: i, ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 	}
@@ -116,38 +116,35 @@ func (m message) calls(field string) (calls []agent.ClientCall, err error) {
 // decodeContent returns the text and media of raw, a message's content: a text, a list of parts, or nothing. Texts of
 // several parts are joined with newlines. Files that only a model provider can read are left out. field is the
 // content's path in the request, for errors.
-func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
+func decodeContent(field string, raw json.RawMessage) (text string, media []agent.Media, err error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil
 	}
-	var text string
 	if json.Unmarshal(raw, &text) == nil {
 		return text, nil, nil
 	}
 	var parts []part
-	err := json.Unmarshal(raw, &parts)
-	if at, value, ok := typeerror.Find(raw, err); ok && strings.HasPrefix(at, "[") {
-		return "", nil, &Invalid{field + at, "must not be a " + value}
+	err = json.Unmarshal(raw, &parts)
+	if part, typeName, ok := typeerror.Find(raw, err); ok && strings.HasPrefix(part, "[") {
+		return "", nil, &Invalid{field + part, "must not be a " + typeName}
 	}
 	if err != nil {
 		return "", nil, &Invalid{field, "must be a text or a list of parts"}
 	}
 	var texts []string
-	var media []agent.Media
 	for i, p := range parts {
 		switch {
 		case p.Type == "text":
 			texts = append(texts, p.Text)
-			continue
 		case p.Source.Type == "file":
 			// FileSource of 1.0: only the provider that issued the id can read the file, and others leave out the part.
-			continue
+		default:
+			file, err := p.toMedia()
+			if err != nil {
+				return "", nil, &Invalid{fmt.Sprintf("%s[%d]", field, i), err.Error()}
+			}
+			media = append(media, file)
 		}
-		m, err := p.toMedia()
-		if err != nil {
-			return "", nil, &Invalid{fmt.Sprintf("%s[%d]", field, i), err.Error()}
-		}
-		media = append(media, m)
 	}
 	if len(media) > maxMedia {
 		return "", nil, &Invalid{field, fmt.Sprintf("must not have more than %d pictures and sounds", maxMedia)}

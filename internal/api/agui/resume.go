@@ -15,7 +15,7 @@ type Answer struct {
 	ID        string          // the interrupt's id
 	Cancelled bool            // the person cancelled instead of answering
 	Payload   json.RawMessage // nil or null if there is none
-	At        string          // the payload's path in the request, for errors
+	Field     string          // the payload's path in the request, for errors
 }
 
 // resumption is an item of the member resume.
@@ -42,8 +42,9 @@ func (q *Request) readResume(in []resumption) error {
 			return &Invalid{field + ".status", "must be resolved or cancelled"}
 		}
 		seen[r.InterruptID] = true
-		cancelled := r.Status == "cancelled"
-		q.Answers = append(q.Answers, Answer{ID: r.InterruptID, Cancelled: cancelled, Payload: r.Payload, At: field + ".payload"})
+		q.Answers = append(q.Answers, Answer{
+			ID: r.InterruptID, Cancelled: r.Status == "cancelled", Payload: r.Payload, Field: field + ".payload",
+		})
 	}
 	return nil
 }
@@ -83,27 +84,27 @@ func (a Answer) InputFor(kind string) (agent.Input, error) {
 
 // decisionInput is InputFor for approvals and budget limits. It ignores a cancelled answer's payload.
 func (a Answer) decisionInput(kind string, payload json.RawMessage) (agent.Input, error) {
-	in := agent.Input{ID: a.ID}
 	if a.Cancelled {
-		in.Approved = new(bool) // false
-		return in, nil
+		refused := false
+		return agent.Input{ID: a.ID, Approved: &refused}, nil
 	}
-	var p struct {
+	var decision struct {
 		Approved   *bool           `json:"approved"`
 		Reason     string          `json:"reason"`
 		EditedArgs json.RawMessage `json:"editedArgs"`
 		Max        json.RawMessage `json:"max"`
 	}
-	if json.Unmarshal(payload, &p) != nil || p.Approved == nil {
-		return in, &Invalid{a.At, "must have approved, which is true or false"}
+	if json.Unmarshal(payload, &decision) != nil || decision.Approved == nil {
+		return agent.Input{ID: a.ID}, &Invalid{a.Field, "must have approved, which is true or false"}
 	}
-	in.Approved = p.Approved
-	in.Reason = strings.ToValidUTF8(p.Reason[:min(len(p.Reason), maxReason)], "") // the cut may split a character
+	reason := decision.Reason[:min(len(decision.Reason), maxReason)]
+	reason = strings.ToValidUTF8(reason, "") // the cut may split a character
+	input := agent.Input{ID: a.ID, Approved: decision.Approved, Reason: reason}
 	switch {
-	case kind == event.KindBudget && p.Max != nil:
-		in.Args = json.RawMessage(`{"max":` + string(p.Max) + `}`)
-	case kind == event.KindApproval && string(p.EditedArgs) != "null":
-		in.Args = p.EditedArgs
+	case kind == event.KindBudget && decision.Max != nil:
+		input.Args = json.RawMessage(`{"max":` + string(decision.Max) + `}`)
+	case kind == event.KindApproval && string(decision.EditedArgs) != "null":
+		input.Args = decision.EditedArgs
 	}
-	return in, nil
+	return input, nil
 }

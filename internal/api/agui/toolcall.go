@@ -22,11 +22,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		enc.emitEvent("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": b.Delta})
 	case event.ToolCall:
 		if !enc.streamedArgs[b.CallID] { // the model's endpoint sent the arguments as a whole, or not at all
-			args := b.ArgsText
-			if b.Args != nil {
-				args = string(b.Args)
-			}
-			enc.emitEvent("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": args})
+			enc.emitEvent("TOOL_CALL_ARGS", fields{"toolCallId": b.CallID, "delta": b.Arguments()})
 		}
 		enc.emitEvent("TOOL_CALL_END", fields{"toolCallId": b.CallID})
 	case event.ToolProgress:
@@ -44,11 +40,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	case event.LogMessage:
 		enc.emitEvent("CUSTOM", fields{"name": "log", "value": b})
 	case event.ToolResult:
-		var text string
-		if json.Unmarshal(b.Payload, &text) != nil { // not a string, so the client gets the JSON
-			text = string(b.Payload)
-		}
-		enc.encodeResult(b.Call, text, nil)
+		enc.encodeResult(b.Call, b.Text(), nil)
 	case event.ToolError:
 		enc.encodeResult(b.Call, "Error: "+b.Payload, fields{"isError": true, "kind": b.Kind})
 	}
@@ -68,7 +60,8 @@ func (enc *Encoder) encodeResult(c event.Call, text string, metadata fields) {
 // interruptFields returns the interrupt in AG-UI's form. responseSchema describes the payload with which the client
 // resolves it.
 func interruptFields(interrupt event.Interrupt) fields {
-	f := fields{"id": interrupt.ID, "message": interrupt.Message, "expiresAt": formatTime(interrupt.ExpiresAt)}
+	expiresAt := time.UnixMilli(interrupt.ExpiresAt).UTC() // AG-UI requires an ISO 8601 time
+	f := fields{"id": interrupt.ID, "message": interrupt.Message, "expiresAt": expiresAt.Format(time.RFC3339)}
 	switch interrupt.Kind {
 	case event.KindApproval:
 		f["reason"] = "tool_call"
@@ -101,6 +94,3 @@ const approvalSchema = `{"type":"object","properties":{"approved":{"type":"boole
 
 // budgetSchema describes the payload that resolves a budget limit (Answer.InputFor).
 const budgetSchema = `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"max":{"type":"number"}},"required":["approved"]}`
-
-// formatTime formats ms, milliseconds since 1970, as an ISO 8601 time in UTC, which AG-UI requires.
-func formatTime(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }

@@ -83,8 +83,8 @@ func Decode(data []byte) (Request, error) {
 
 // decodeError turns err, the error of json.Unmarshal for body, into an *Invalid. It names the field if err does.
 func decodeError(body []byte, err error) error {
-	if field, value, ok := typeerror.Find(body, err); ok {
-		return &Invalid{field, "must not be a " + value}
+	if field, typeName, ok := typeerror.Find(body, err); ok {
+		return &Invalid{field, "must not be a " + typeName}
 	}
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }
@@ -104,17 +104,9 @@ func (q *Request) readQuestion(messages []message, id, trigger string) error {
 	if index < 0 {
 		index = len(messages) - 1
 	}
-	switch m := messages[index]; m.Role {
+	switch messages[index].Role {
 	case "assistant":
-		if m.ID == "" || len(m.ID) > maxID {
-			return &Invalid{fmt.Sprintf("messages[%d].id", index), "must be 1 to 128 bytes"}
-		}
-		q.MessageID = m.ID
-		q.Answers = readAnswers(m.Parts)
-		if len(q.Answers) == 0 && !q.HasToolResults() {
-			return &Invalid{"messages", "must end with a message of the user, an answer or the result of a tool"}
-		}
-		return nil
+		return q.readAnsweredMessage(fmt.Sprintf("messages[%d]", index), messages[index])
 	case "system":
 		return &Invalid{"messages", "must end with a message of the user"}
 	}
@@ -122,9 +114,23 @@ func (q *Request) readQuestion(messages []message, id, trigger string) error {
 	if strings.TrimSpace(last.Content) == "" && len(last.Media) == 0 {
 		return &Invalid{"messages", "must end with a message that is not blank"}
 	}
-	q.Question, q.Media, q.History = last.Content, last.Media, q.History[:len(q.History)-1]
-	if len(q.History) == 0 && trigger != regenerate {
-		q.History = nil // nil continues the thread; an empty list would mean that nothing came before
+	q.TakeQuestion()
+	if q.History == nil && trigger == regenerate {
+		q.History = []agent.Message{} // says that nothing came before, so that the question does not continue the thread
+	}
+	return nil
+}
+
+// readAnsweredMessage reads the id of msg, a message of the assistant, and the user's answers in it. The history must have been
+// read, because it has the results of client tools. field is msg's path in the request, for errors.
+func (q *Request) readAnsweredMessage(field string, msg message) error {
+	if msg.ID == "" || len(msg.ID) > maxID {
+		return &Invalid{field + ".id", "must be 1 to 128 bytes"}
+	}
+	q.MessageID = msg.ID
+	q.Answers = readAnswers(msg.Parts)
+	if len(q.Answers) == 0 && !q.HasToolResults() {
+		return &Invalid{"messages", "must end with a message of the user, an answer or the result of a tool"}
 	}
 	return nil
 }
@@ -167,9 +173,10 @@ func (q *Request) readTools(in []inTool) error {
 		if t.Name == ElicitationTool {
 			return &Invalid{fmt.Sprintf("tools[%d].name", i), "is reserved for elicitations"}
 		}
-		bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
-		if bad != nil {
-			return &Invalid{fmt.Sprintf("tools[%d].%s", i, bad.Pointer[1:]), bad.Detail}
+		invalid := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
+		if invalid != nil {
+			member := strings.TrimPrefix(invalid.Pointer, "/")
+			return &Invalid{fmt.Sprintf("tools[%d].%s", i, member), invalid.Detail}
 		}
 	}
 	return nil
@@ -185,32 +192,35 @@ type Answer struct {
 // readAnswers returns the user's answers in the parts of a message: decisions about approvals, and outputs of
 // elicitations. An elicitation with an error counts as cancelled. Elicitations that are marked as executed by the
 // provider are ignored, because they were answered before (endElicitation sets the mark).
-func readAnswers(parts []part) (out []Answer) {
+func readAnswers(parts []part) (answers []Answer) {
 	for _, p := range parts {
-		elicitation := p.calledTool() == ElicitationTool && !p.ProviderExecuted
+		isElicitation := p.calledTool() == ElicitationTool && !p.ProviderExecuted
 		switch {
 		case p.Approval != nil && p.State == "approval-responded" && p.Approval.Approved != nil:
-			reason := strings.ToValidUTF8(p.Approval.Reason[:min(len(p.Approval.Reason), maxReason)], "")
-			out = append(out, Answer{Input: agent.Input{ID: p.Approval.ID, Approved: p.Approval.Approved, Reason: reason}})
-		case elicitation && p.State == "output-available":
-			out = append(out, Answer{readElicitation(p), p.Output})
-		case elicitation && p.State == "output-error":
-			out = append(out, Answer{agent.Input{ID: p.ToolCallID, Action: "cancel"}, json.RawMessage(`{"action":"cancel"}`)})
+			reason := p.Approval.Reason[:min(len(p.Approval.Reason), maxReason)]
+			reason = strings.ToValidUTF8(reason, "") // the cut may split a character
+			decision := agent.Input{ID: p.Approval.ID, Approved: p.Approval.Approved, Reason: reason}
+			answers = append(answers, Answer{Input: decision})
+		case isElicitation && p.State == "output-available":
+			answers = append(answers, Answer{readElicitation(p), p.Output})
+		case isElicitation && p.State == "output-error":
+			cancelled := agent.Input{ID: p.ToolCallID, Action: "cancel"}
+			answers = append(answers, Answer{cancelled, json.RawMessage(`{"action":"cancel"}`)})
 		}
 	}
-	return out
+	return answers
 }
 
 // readElicitation returns the elicitation's output {"action", "content"} as input for the agent. An output of another
 // form becomes an empty action, which the agent refuses.
 func readElicitation(p part) agent.Input {
-	var o struct {
+	var output struct {
 		Action  string          `json:"action"`
 		Content json.RawMessage `json:"content"`
 	}
-	_ = json.Unmarshal(p.Output, &o)
-	if string(o.Content) == "null" {
-		o.Content = nil
+	_ = json.Unmarshal(p.Output, &output)
+	if string(output.Content) == "null" {
+		output.Content = nil
 	}
-	return agent.Input{ID: p.ToolCallID, Action: o.Action, Content: o.Content}
+	return agent.Input{ID: p.ToolCallID, Action: output.Action, Content: output.Content}
 }

@@ -55,18 +55,19 @@ func (p part) calledTool() string {
 // hasClientResult reports whether the part is an ended call of one of the page's own tools, with an output or an error.
 func (p part) hasClientResult() bool {
 	name := p.calledTool()
-	ended := p.State == "output-available" || p.State == "output-error"
-	return name != "" && name != ElicitationTool && !p.ProviderExecuted && ended
+	isClientTool := name != "" && name != ElicitationTool && !p.ProviderExecuted
+	hasEnded := p.State == "output-available" || p.State == "output-error"
+	return isClientTool && hasEnded
 }
 
 // resultText returns the result of a client tool's call as text for the model: a string's value, or other values as
 // JSON.
 func (p part) resultText() string {
-	var text string
-	switch {
-	case p.State == "output-error":
+	if p.State == "output-error" {
 		return "Error: " + p.ErrorText
-	case json.Unmarshal(p.Output, &text) == nil:
+	}
+	var text string
+	if json.Unmarshal(p.Output, &text) == nil {
 		return text
 	}
 	return string(p.Output)
@@ -97,9 +98,8 @@ func (q *Request) readMessage(field string, msg message) error {
 
 // decodeContent returns m's text and, if m is a user's message, its files. Texts of several parts are joined with
 // newlines. field is m's path in the request, for errors.
-func decodeContent(field string, m message) (string, []agent.Media, error) {
+func decodeContent(field string, m message) (text string, media []agent.Media, err error) {
 	var texts []string
-	var media []agent.Media
 	for i, p := range m.Parts {
 		switch {
 		case p.Type == "text":

@@ -151,12 +151,12 @@ func (enc *Encoder) callEndChunk(call event.Call, c chunk) chunk {
 
 // elicitationCall returns the chunk with which an elicitation becomes a call of the client tool "elicitation".
 func elicitationCall(b event.Elicitation) chunk {
-	in := chunk{"mode": b.Mode, "message": b.Message, "expiresAt": b.ExpiresAt}
+	input := chunk{"mode": b.Mode, "message": b.Message, "expiresAt": b.ExpiresAt}
 	if b.Schema != nil {
-		in["schema"] = b.Schema
+		input["schema"] = b.Schema
 	}
 	if b.URL != "" {
-		in["url"] = b.URL
+		input["url"] = b.URL
 	}
-	return chunk{"type": "tool-input-available", "toolCallId": b.InterruptID, "toolName": ElicitationTool, "dynamic": true, "input": in}
+	return chunk{"type": "tool-input-available", "toolCallId": b.InterruptID, "toolName": ElicitationTool, "dynamic": true, "input": input}
 }

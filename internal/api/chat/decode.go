@@ -115,8 +115,8 @@ func Decode(data []byte) (Request, error) {
 	if err := in.checkSupported(); err != nil {
 		return request, err
 	}
-	if bad := request.SetMetadata(in.Metadata); bad != nil {
-		return request, &Invalid{"metadata", bad.Detail}
+	if invalid := request.SetMetadata(in.Metadata); invalid != nil {
+		return request, &Invalid{"metadata", invalid.Detail}
 	}
 	if err := request.readResponseFormat(in.ResponseFormat); err != nil {
 		return request, err
@@ -199,28 +199,28 @@ func (q *Request) readSchema(raw json.RawMessage) error {
 	if !isGiven(raw) || raw[0] != '{' {
 		return &Invalid{"response_format.json_schema", "must be an object"}
 	}
-	var named struct {
+	var jsonSchema struct {
 		Strict bool
 		Schema json.RawMessage
 	}
-	if err := json.Unmarshal(raw, &named); err != nil {
+	if err := json.Unmarshal(raw, &jsonSchema); err != nil {
 		return &Invalid{"response_format.json_schema.strict", "must be true or false"}
 	}
-	if !named.Strict || !isGiven(named.Schema) {
+	if !jsonSchema.Strict || !isGiven(jsonSchema.Schema) {
 		return nil
 	}
-	if _, err := output.Compile(named.Schema); err != nil {
+	if _, err := output.Compile(jsonSchema.Schema); err != nil {
 		return &Invalid{"response_format.json_schema.schema", "cannot be used as a JSON Schema: " + err.Error()}
 	}
-	q.OutputSchema = named.Schema
+	q.OutputSchema = jsonSchema.Schema
 	return nil
 }
 
 // decodeError turns err, the error of json.Unmarshal for body, into an *Invalid. It names the parameter if err does,
 // but leaves out err's text, which names Go types.
 func decodeError(body []byte, err error) error {
-	if field, value, ok := typeerror.Find(body, err); ok {
-		return &Invalid{field, "is of the wrong type: " + value}
+	if field, typeName, ok := typeerror.Find(body, err); ok {
+		return &Invalid{field, "is of the wrong type: " + typeName}
 	}
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }
@@ -230,16 +230,17 @@ func (q *Request) readTools(in body) error {
 	if len(in.Tools) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}
-	for i, t := range in.Tools {
-		if t.Type != "function" {
+	for i, tool := range in.Tools {
+		if tool.Type != "function" {
 			return &Invalid{fmt.Sprintf("tools[%d].type", i), "must be function"}
 		}
-		f := t.Function
-		bad := q.AddClientTool(agent.ClientTool{
+		f := tool.Function
+		invalid := q.AddClientTool(agent.ClientTool{
 			Name: f.Name, Description: f.Description, Schema: f.Parameters, Strict: f.Strict,
 		})
-		if bad != nil {
-			return &Invalid{fmt.Sprintf("tools[%d].function.%s", i, bad.Pointer[1:]), bad.Detail}
+		if invalid != nil {
+			member := strings.TrimPrefix(invalid.Pointer, "/")
+			return &Invalid{fmt.Sprintf("tools[%d].function.%s", i, member), invalid.Detail}
 		}
 	}
 	return q.readChoice(in.ToolChoice)
@@ -251,33 +252,40 @@ func (q *Request) readChoice(raw json.RawMessage) error {
 	if !isGiven(raw) {
 		return nil
 	}
-	switch string(raw) {
+	switch mode := string(raw); mode {
 	case `"auto"`, `"none"`, `"required"`:
-		q.ToolChoice = agent.ToolChoice(strings.Trim(string(raw), `"`))
+		q.ToolChoice = agent.ToolChoice(strings.Trim(mode, `"`))
 		return nil
 	}
-	var named struct {
+	var choice struct {
 		namedFunction
 		Allowed struct {
 			Mode  string
 			Tools []namedFunction
 		} `json:"allowed_tools"`
 	}
-	err := json.Unmarshal(raw, &named)
-	if err == nil && named.Type == "allowed_tools" {
-		return q.readAllowedTools(named.Allowed.Mode, named.Allowed.Tools)
+	err := json.Unmarshal(raw, &choice)
+	switch {
+	case err != nil:
+		// It is refused below.
+	case choice.Type == "allowed_tools":
+		return q.readAllowedTools(choice.Allowed.Mode, choice.Allowed.Tools)
+	case choice.isValid():
+		q.ToolChoice, q.ForcedTool = agent.ToolRequired, choice.Function.Name
+		return nil
 	}
-	if err != nil || named.Type != "function" || !agent.IsToolName(named.Function.Name) {
-		return &Invalid{"tool_choice", "must be none, auto, required, a function or allowed_tools"}
-	}
-	q.ToolChoice, q.ForcedTool = agent.ToolRequired, named.Function.Name
-	return nil
+	return &Invalid{"tool_choice", "must be none, auto, required, a function or allowed_tools"}
 }
 
 // namedFunction is a function in tool_choice.
 type namedFunction struct {
 	Type     string
 	Function struct{ Name string }
+}
+
+// isValid reports whether f names a function that the client may have declared.
+func (f namedFunction) isValid() bool {
+	return f.Type == "function" && agent.IsToolName(f.Function.Name)
 }
 
 // readAllowedTools reads a tool_choice of type allowed_tools. tools are the only functions that the model may call, and
@@ -288,7 +296,7 @@ func (q *Request) readAllowedTools(mode string, tools []namedFunction) error {
 	}
 	var names []string
 	for i, tool := range tools {
-		if tool.Type != "function" || !agent.IsToolName(tool.Function.Name) {
+		if !tool.isValid() {
 			return &Invalid{fmt.Sprintf("tool_choice.allowed_tools.tools[%d]", i), "must be a function"}
 		}
 		names = append(names, tool.Function.Name)

@@ -34,9 +34,6 @@ func NewEncoder(h Header, includeUsage bool) *Encoder {
 	}
 }
 
-// done ends every stream that has a finish_reason. Clients read until it arrives.
-var done = sse.Frame{Data: []byte("[DONE]")}
-
 // Encode returns the frames for e, which must be the run's next event. It returns nil for the many events that the
 // format has no chunk for.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
@@ -68,7 +65,7 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		case !enc.sentArgs[b.CallID]:
 			// For a tool without parameters, the model may write no arguments. Clients parse the arguments as JSON, so
 			// they get those of the event, such as {}.
-			return enc.encodeArguments(b.CallID, argumentsOf(b))
+			return enc.encodeArguments(b.CallID, b.Arguments())
 		}
 	case event.StepReset:
 		// The stream's text cannot be withdrawn, so a break separates it from the text of the repeated step.
@@ -99,7 +96,8 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 // TokenExpired returns the frames that end the stream early because the caller's token has expired. They do not include
 // [DONE], because the answer is not complete.
 func (enc *Encoder) TokenExpired() []sse.Frame {
-	return []sse.Frame{jsonFrame(errorBody{tokenExpired()})}
+	expired := Error{Message: "The access token has expired. The run goes on.", Type: "authentication_error", Code: "token_expired"}
+	return []sse.Frame{jsonFrame(errorBody{expired})}
 }
 
 // encodeText returns the chunk for a delta of the text. A blank line separates the texts of two steps.
@@ -146,7 +144,7 @@ func (enc *Encoder) endStream(reason string) []sse.Frame {
 		c.Usage = wireUsage(enc.usage)
 		frames = append(frames, jsonFrame(c))
 	}
-	return append(frames, done)
+	return append(frames, sse.Frame{Data: []byte("[DONE]")}) // clients read until it arrives
 }
 
 // encodeDelta returns the frame of a chunk whose delta is d.
@@ -204,7 +202,7 @@ func (c *Collector) Add(e event.Event) {
 			c.calledTools = true
 			return
 		}
-		c.clientCalls = append(c.clientCalls, call{ID: b.CallID, Type: "function", Function: function{b.Tool, argumentsOf(b)}})
+		c.clientCalls = append(c.clientCalls, call{ID: b.CallID, Type: "function", Function: function{b.Tool, b.Arguments()}})
 	case event.StepReset:
 		c.clientCalls = nil // the step is repeated; only the last step of a run has calls that the client executes
 	case event.FinalAnswer:

@@ -13,15 +13,8 @@ import (
 type inMessage struct {
 	Role       string          `json:"role"`
 	Content    json.RawMessage `json:"content"` // a text, a list of inPart, or null
-	ToolCalls  []inCall        `json:"tool_calls"`
+	ToolCalls  []call          `json:"tool_calls"`
 	ToolCallID string          `json:"tool_call_id"`
-}
-
-// inCall is the assistant's call of a client tool.
-type inCall struct {
-	ID       string   `json:"id"`
-	Type     string   `json:"type"`
-	Function function `json:"function"`
 }
 
 // inPart is one part of a message. Type says which of the other members it has.
@@ -59,25 +52,26 @@ func (q *Request) readMessages(in []inMessage) error {
 		if err != nil {
 			return err
 		}
-		out := agent.Message{Role: msg.Role, Content: text, Media: media}
-		switch msg.Role {
-		case "system", "developer":
+		if msg.Role == "system" || msg.Role == "developer" {
 			instructions = append(instructions, text)
 			continue
+		}
+		message := agent.Message{Role: msg.Role, Content: text, Media: media}
+		switch msg.Role {
 		case "user":
 		case "assistant":
-			if out.Calls, err = msg.calls(field); err != nil {
+			if message.Calls, err = msg.calls(field); err != nil {
 				return err
 			}
 		case "tool":
-			out.CallID = msg.ToolCallID
-			if out.CallID == "" {
+			message.CallID = msg.ToolCallID
+			if message.CallID == "" {
 				return &Invalid{field + ".tool_call_id", "is required"}
 			}
 		default:
 			return &Invalid{field + ".role", "must be system, developer, user, assistant or tool"}
 		}
-		q.History, lastField = append(q.History, out), field
+		q.History, lastField = append(q.History, message), field
 	}
 
 	q.Instructions = strings.Join(instructions, "\n\n")
@@ -95,63 +89,57 @@ func (m inMessage) calls(field string) (calls []agent.ClientCall, err error) {
 	return calls, nil
 }
 
-// readQuestion makes the history's last message, which must be the user's, the question. If the history ends with a
+// readQuestion moves the history's last message, which must be the user's, to the question. If the history ends with a
 // result of a client tool instead, the request has no question, and the model continues with the result. field is the
 // last message's path in the request, for errors.
 func (q *Request) readQuestion(field string) error {
-	last := len(q.History) - 1
-	if last < 0 {
+	if len(q.History) == 0 {
 		return &Invalid{"messages", "must have a message of the user"}
 	}
-	m := q.History[last]
+	last := q.History[len(q.History)-1]
 	switch {
-	case m.Role == "tool":
+	case last.Role == "tool":
 		return nil
-	case m.Role != "user":
+	case last.Role != "user":
 		return &Invalid{"messages", "must end with a message of the user or a tool"}
-	case strings.TrimSpace(m.Content) == "" && len(m.Media) == 0:
+	case strings.TrimSpace(last.Content) == "" && len(last.Media) == 0:
 		return &Invalid{field + ".content", "must not be blank"}
 	}
-	q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
-	if last == 0 {
-		q.History = nil // nil continues the thread; an empty list would mean that nothing came before
-	}
+	q.TakeQuestion()
 	return nil
 }
 
 // decodeContent returns the text and media of raw, a message's content: a text, a list of parts, or nothing. Texts of
 // several parts are joined with newlines. Refusals are ignored, because only earlier messages of a model have them.
 // field is the content's path in the request, for errors.
-func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
+func decodeContent(field string, raw json.RawMessage) (text string, media []agent.Media, err error) {
 	if !isGiven(raw) {
 		return "", nil, nil
 	}
-	var text string
 	if json.Unmarshal(raw, &text) == nil {
 		return text, nil, nil
 	}
 	var parts []inPart
-	err := json.Unmarshal(raw, &parts)
-	if at, value, ok := typeerror.Find(raw, err); ok && strings.HasPrefix(at, "[") {
-		return "", nil, &Invalid{field + at, "is of the wrong type: " + value}
+	err = json.Unmarshal(raw, &parts)
+	if part, typeName, ok := typeerror.Find(raw, err); ok && strings.HasPrefix(part, "[") {
+		return "", nil, &Invalid{field + part, "is of the wrong type: " + typeName}
 	}
 	if err != nil {
 		return "", nil, &Invalid{field, "must be a text or a list of parts"}
 	}
 
 	var texts []string
-	var media []agent.Media
 	for i, part := range parts {
 		switch part.Type {
 		case "text":
 			texts = append(texts, part.Text)
 		case "refusal":
 		default:
-			m, err := part.toMedia(fmt.Sprintf("%s[%d]", field, i))
+			file, err := part.toMedia(fmt.Sprintf("%s[%d]", field, i))
 			if err != nil {
 				return "", nil, err
 			}
-			media = append(media, m)
+			media = append(media, file)
 		}
 	}
 	if len(media) > maxMedia {

@@ -1,7 +1,6 @@
 package chat
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -22,27 +21,14 @@ func reasoningText(b event.Body) string {
 		return "\n"
 	case event.ToolCall:
 		if b.Executor != event.Client {
-			return fmt.Sprintf("[%s %s]\n", b.Tool, clipLine(argumentsOf(b)))
+			return fmt.Sprintf("[%s %s]\n", b.Tool, clipLine(b.Arguments()))
 		}
 	case event.ToolResult:
-		text := string(b.Payload)
-		var s string
-		if json.Unmarshal(b.Payload, &s) == nil {
-			text = s
-		}
-		return fmt.Sprintf("[%s: %s]\n", b.Tool, clipLine(text))
+		return fmt.Sprintf("[%s: %s]\n", b.Tool, clipLine(b.Text()))
 	case event.ToolError:
 		return fmt.Sprintf("[%s failed: %s]\n", b.Tool, b.Kind)
 	}
 	return ""
-}
-
-// argumentsOf returns the call's arguments as JSON or, if they are not a JSON object, the text that the model wrote.
-func argumentsOf(b event.ToolCall) string {
-	if b.Args == nil {
-		return b.ArgsText
-	}
-	return string(b.Args)
 }
 
 // clipLine returns s as one line with single spaces. If that is longer than maxLine bytes, it is cut off there and ends

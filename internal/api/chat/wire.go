@@ -74,7 +74,7 @@ type message struct {
 	ToolCalls []call  `json:"tool_calls,omitempty"`
 }
 
-// call is a complete call of a tool that the client executes.
+// call is a complete call of a tool that the client executes, in a completion and in a message of the assistant.
 type call struct {
 	ID       string   `json:"id"`
 	Type     string   `json:"type"`
@@ -136,11 +136,6 @@ func errorType(status int) string {
 		return "server_error"
 	}
 	return "invalid_request_error"
-}
-
-// tokenExpired returns the error that ends a stream because the caller's token has expired.
-func tokenExpired() Error {
-	return Error{Message: "The access token has expired. The run goes on.", Type: "authentication_error", Code: "token_expired"}
 }
 
 // runError returns the error that ends a stream because its run failed. The response's status is already 200, so only

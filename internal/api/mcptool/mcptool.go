@@ -43,12 +43,10 @@ var (
 type Tool struct {
 	Name, Title, Description  string
 	InputSchema, OutputSchema json.RawMessage
-	ownOutput                 bool // see HasOwnOutput
+	// HasOwnOutput says that the structured content of the tool's results is the agent's output (OutputResult) instead
+	// of the answer document (CompletedResult).
+	HasOwnOutput bool
 }
-
-// HasOwnOutput reports whether the structured content of the tool's results is the agent's output (OutputResult)
-// instead of the answer document (CompletedResult).
-func (t Tool) HasOwnOutput() bool { return t.ownOutput }
 
 // AgentTool returns the tool of a named agent. schema is the agent's output schema; nil if it has none. If the schema's
 // type is object, which MCP requires of an output schema, it becomes the tool's output schema. A call then cannot ask
@@ -65,7 +63,7 @@ func AgentTool(id, description string, schema json.RawMessage) Tool {
 	if json.Unmarshal(schema, &root) == nil && root.Type == "object" {
 		tool.InputSchema = withoutOutputSchema(InputSchema)
 		tool.OutputSchema = schema
-		tool.ownOutput = true
+		tool.HasOwnOutput = true
 	}
 	return tool
 }
@@ -96,11 +94,12 @@ func Decode(arguments []byte) (agent.Request, error) {
 	if err != nil {
 		return r, err
 	}
+	const reason = "the result of a tool call is its answer; use POST /answer"
 	switch {
 	case r.Background:
-		return r, refusedMember("/background")
+		return r, native.NewInvalid("/background", reason)
 	case r.Callback != "":
-		return r, refusedMember("/callback")
+		return r, native.NewInvalid("/callback", reason)
 	}
 	return r, nil
 }
@@ -112,11 +111,6 @@ func CheckOwnOutput(r agent.Request) error {
 		return nil
 	}
 	return native.NewInvalid("/output_schema", "the tool has an output schema of its own; use the tool "+Name+" with agent")
-}
-
-// refusedMember returns the error for a member that POST /answer accepts, but not calls of the tool.
-func refusedMember(pointer string) error {
-	return native.NewInvalid(pointer, "the result of a tool call is its answer; use POST /answer")
 }
 
 // Result is the result of a call.

@@ -35,25 +35,25 @@ func NewProgressReporter() *ProgressReporter {
 
 // MessageFor returns the message that reports e, which must be the run's next event. It returns "" if e is not worth a
 // message, or too soon after the previous message about the same thing.
-func (n *ProgressReporter) MessageFor(e event.Event) string {
+func (r *ProgressReporter) MessageFor(e event.Event) string {
 	switch body := e.Body.(type) {
 	case event.Start:
 		return "Run " + e.RunID + " starts."
 	case event.StepStart:
-		n.resetText()
+		r.resetText()
 		return fmt.Sprintf("Step %d: the model is asked.", body.Step)
 	case event.StepReset:
-		n.resetText()
+		r.resetText()
 		return fmt.Sprintf("Step %d runs again.", body.Step)
 	case event.TextDelta:
-		return n.addText(body.Delta, e.Time)
+		return r.addText(body.Delta, e.Time)
 	case event.TextEnd:
-		return n.reportText(e.Time)
+		return r.reportText(e.Time)
 	case event.ToolProgress:
-		if e.Time-n.progressAt < minProgressInterval {
+		if e.Time-r.progressAt < minProgressInterval {
 			return ""
 		}
-		n.progressAt = e.Time
+		r.progressAt = e.Time
 		return truncate(fmt.Sprintf("%s: %s", body.Tool, progressText(body)), maxMessage)
 	}
 	return truncate(callMessage(e.Body), maxMessage)
@@ -95,30 +95,30 @@ func progressText(b event.ToolProgress) string {
 }
 
 // resetText forgets the text, because a step begins or is repeated.
-func (n *ProgressReporter) resetText() {
-	n.text = ""
-	n.reportedText = ""
+func (r *ProgressReporter) resetText() {
+	r.text = ""
+	r.reportedText = ""
 }
 
 // addText adds delta to the text. It returns the message to send, which is the end of the text so far, or "" if the
 // latest message with text is younger than minTextInterval. now is the time of delta's event.
-func (n *ProgressReporter) addText(delta string, now int64) string {
-	n.text = lastBytes(n.text+delta, maxText)
-	if now-n.textAt < minTextInterval {
+func (r *ProgressReporter) addText(delta string, now int64) string {
+	r.text = lastBytes(r.text+delta, maxText)
+	if now-r.textAt < minTextInterval {
 		return ""
 	}
-	return n.reportText(now)
+	return r.reportText(now)
 }
 
 // reportText returns the end of the text so far, and records that it was reported at the time now. It returns "" if the
 // text is blank or has not changed since the latest message.
-func (n *ProgressReporter) reportText(now int64) string {
-	if strings.TrimSpace(n.text) == "" || n.text == n.reportedText {
+func (r *ProgressReporter) reportText(now int64) string {
+	if strings.TrimSpace(r.text) == "" || r.text == r.reportedText {
 		return ""
 	}
-	n.reportedText = n.text
-	n.textAt = now
-	return n.text
+	r.reportedText = r.text
+	r.textAt = now
+	return r.text
 }
 
 // LogSource returns the level of a server's log message, and the logger's name for the client. That is the server's

@@ -46,9 +46,7 @@ func Decode(body []byte) (agent.Request, error) {
 // of the same request are thus equal. body must have been accepted by Decode or DecodeQuery.
 func CanonicalBody(body []byte) []byte {
 	canonical := jsontext.Value(bytes.Clone(body))
-	if canonical.Canonicalize() != nil {
-		return body // not JSON, which Decode refuses
-	}
+	_ = canonical.Canonicalize() // cannot fail for a body that was accepted
 	return canonical
 }
 
@@ -75,26 +73,24 @@ func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
 // whose pointers name the parameters.
 func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 	var wrongParameters []FieldError
-	root := make(map[string]any) // the members of the body
+	members := make(map[string]any)
 	for name, values := range q {
 		pointer := string(jsontext.Pointer("").AppendToken(name))
-		for _, text := range append(values, name) {
-			if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-				return agent.Request{}, nil, NewInvalid(pointer, "is not UTF-8, or contains U+0000")
-			}
+		if text := name + strings.Join(values, " "); !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+			return agent.Request{}, nil, NewInvalid(pointer, "is not UTF-8, or contains U+0000")
 		}
 		member, isList := bodyMember(name, values)
-		switch {
-		case member == nil:
+		if member == nil {
 			wrongParameters = append(wrongParameters, FieldError{pointer, "unknown parameter"})
 			continue
-		case len(values) > 1 && !isList:
+		}
+		if len(values) > 1 && !isList {
 			wrongParameters = append(wrongParameters, FieldError{pointer, "given twice"})
 		}
-		root[name] = member
+		members[name] = member
 	}
 
-	body, err := json.Marshal(root)
+	body, err := json.Marshal(members)
 	if err != nil {
 		return agent.Request{}, nil, NewInvalid("", err.Error())
 	}
@@ -180,7 +176,7 @@ func (d *decoder) readOption(name string, request *agent.Request) {
 	case "tools":
 		request.Tools = d.readNames(request.Tools)
 	case "max_turns":
-		request.MaxTurns = int(d.readPositive())
+		request.MaxTurns = int(d.readInteger())
 	case "budget":
 		request.Budget, request.AskAtLimit = d.readBudget()
 	case "context":
@@ -208,31 +204,32 @@ var onBusy = []string{string(agent.BusyQueue), string(agent.BusyCancel)}
 // lets the model write an answer from what it has, or asks a person for a higher limit.
 var onLimit = []string{"sum_up", "ask"}
 
-// readBudget reads the run's limits. ask reports whether on_limit is "ask".
-func (d *decoder) readBudget() (limits agent.Budget, ask bool) {
+// readBudget reads the run's limits. askAtLimit reports whether on_limit is "ask": the agent asks a person for a higher
+// limit when the run has reached one.
+func (d *decoder) readBudget() (limits agent.Budget, askAtLimit bool) {
 	for name := range d.readObject() {
 		switch name {
 		case "tool_calls":
-			limits.ToolCalls = int(d.readPositive())
+			limits.ToolCalls = int(d.readInteger())
 		case "input_tokens":
-			limits.InputTokens = d.readPositive()
+			limits.InputTokens = d.readInteger()
 		case "output_tokens":
-			limits.OutputTokens = d.readPositive()
+			limits.OutputTokens = d.readInteger()
 		case "total_tokens":
-			limits.TotalTokens = d.readPositive()
+			limits.TotalTokens = d.readInteger()
 		case "seconds":
-			limits.Seconds = d.readFraction(maxSeconds)
+			limits.Seconds = d.readNumber(maxSeconds)
 		case "result_bytes":
-			limits.ResultBytes = d.readPositive()
+			limits.ResultBytes = d.readInteger()
 		case "cost":
-			limits.Cost = d.readFraction(maxCost)
+			limits.Cost = d.readNumber(maxCost)
 		case "on_limit":
-			ask = d.readChoice(onLimit) == "ask"
+			askAtLimit = d.readChoice(onLimit) == "ask"
 		default:
 			d.rejectUnknown()
 		}
 	}
-	return limits, ask
+	return limits, askAtLimit
 }
 
 // readPrompt reads the reference to a prompt of an MCP server, with which the run starts.
@@ -306,46 +303,45 @@ const maxReason = 1024
 // error is an *Invalid. DecodeInput does not know the run's interrupts, so the agent checks whether the answer fits.
 func DecodeInput(body []byte) (agent.Input, error) {
 	dec := newDecoder("", body)
-	var in agent.Input
-	given := make(map[string]bool)
+	var input agent.Input
+	given := make(map[string]bool) // the names of the fields in the body
 	for name := range dec.readObject("id") {
 		given[name] = true
 		switch name {
 		case "id":
-			in.ID = dec.readID()
+			input.ID = dec.readID()
 		case "approved":
 			approved := dec.readBool()
-			in.Approved = &approved
+			input.Approved = &approved
 		case "reason":
-			in.Reason = dec.readText(maxReason)
+			input.Reason = dec.readText(maxReason)
 		case "args":
-			in.Args = dec.readRawObject()
+			input.Args = dec.readRawObject()
 		case "action":
-			in.Action = dec.readChoice(actions)
+			input.Action = dec.readChoice(actions)
 		case "content":
-			in.Content = dec.readRawObject()
+			input.Content = dec.readRawObject()
 		default:
 			dec.rejectUnknown()
 		}
 	}
 
-	var fieldsOfOther []string // those that only the other kind of answer may have
+	var misplaced []string // the fields that only the other kind of answer may have
 	isApproval, isElicitation := given["approved"], given["action"]
 	switch {
 	case isApproval == isElicitation:
 		dec.addErrorAt("/action", "either action or approved is required, and not both")
 	case isApproval:
-		fieldsOfOther = []string{"content"}
-	default:
-		fieldsOfOther = []string{"reason", "args"}
+		misplaced = []string{"content"}
+	case isElicitation:
+		misplaced = []string{"reason", "args"}
 	}
-
-	for _, name := range fieldsOfOther {
+	for _, name := range misplaced {
 		if given[name] {
 			dec.addErrorAt("/"+name, "unknown field")
 		}
 	}
-	return in, dec.finishBody()
+	return input, dec.finishBody()
 }
 
 // DecodeToolCall decodes the body of POST /tools/{name}/call. It does not set Tool, because the tool's name is in the

@@ -178,22 +178,22 @@ func (d *decoder) invalidError(err error) error {
 	if !utf8.Valid(d.body) {
 		return NewInvalid(d.field, "the body is not valid UTF-8")
 	}
-	bad := &jsontext.SyntacticError{Err: err} // for an empty body, the decoder returns io.EOF alone
-	errors.As(err, &bad)
-	return NewInvalid(d.field+string(bad.JSONPointer), d.syntaxDetail(bad))
+	syntaxErr := &jsontext.SyntacticError{Err: err} // for an empty body, the decoder returns io.EOF alone
+	errors.As(err, &syntaxErr)
+	return NewInvalid(d.field+string(syntaxErr.JSONPointer), d.syntaxDetail(syntaxErr))
 }
 
 // syntaxDetail describes a syntax error in the body to the client.
-func (d *decoder) syntaxDetail(bad *jsontext.SyntacticError) string {
+func (d *decoder) syntaxDetail(err *jsontext.SyntacticError) string {
 	switch {
-	case errors.Is(bad, io.EOF) || errors.Is(bad, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return "the JSON ends too early"
-	case errors.Is(bad, jsontext.ErrDuplicateName):
+	case errors.Is(err, jsontext.ErrDuplicateName):
 		return "given twice"
-	case d.hasSurrogateAt(bad.ByteOffset):
+	case d.hasSurrogateAt(err.ByteOffset):
 		return "contains half a surrogate pair"
 	}
-	return fmt.Sprintf("not JSON at byte %d", bad.ByteOffset)
+	return fmt.Sprintf("not JSON at byte %d", err.ByteOffset)
 }
 
 // hasSurrogateAt reports whether an escape of a surrogate, such as \ud83d, begins at that offset in the body.
@@ -293,16 +293,16 @@ func (d *decoder) readList(limit int) iter.Seq[int] {
 		if _, ok := d.readKind('[', "must be an array"); !ok {
 			return
 		}
-		n := 0
-		for ; d.err == nil && d.dec.PeekKind() != ']'; n++ {
-			if n >= limit {
+		count := 0
+		for ; d.err == nil && d.dec.PeekKind() != ']'; count++ {
+			if count >= limit {
 				d.skipValue()
-			} else if !yield(n) {
+			} else if !yield(count) {
 				return
 			}
 		}
 		d.nextToken() // the closing bracket
-		if n > limit {
+		if count > limit {
 			d.addError(fmt.Sprintf("must not have more than %d items", limit))
 		}
 	}
@@ -378,12 +378,11 @@ func (d *decoder) readBool() bool {
 	return kind == 't'
 }
 
-// readPositive reads an integer from 1 to 2³¹-1, in any spelling that JSON Schema counts as an
-// integer, such as 1.0 or 1e2.
-func (d *decoder) readPositive() int64 {
+// readInteger reads an integer from 1 to 2³¹-1, in any spelling that JSON Schema counts as an integer, such as 1.0 or
+// 1e2. It returns 0 for any other value, and adds an error.
+func (d *decoder) readInteger() int64 {
 	const detail = "must be a whole number of at least 1"
-	// '0' is the kind of every JSON number.
-	value, ok := d.readKind('0', detail)
+	value, ok := d.readKind(jsontext.KindNumber, detail)
 	if !ok {
 		return 0
 	}
@@ -395,19 +394,20 @@ func (d *decoder) readPositive() int64 {
 	return int64(n)
 }
 
-// readFraction reads a number greater than 0 and at most limit. It need not be an integer.
-func (d *decoder) readFraction(limit float64) float64 {
+// readNumber reads a number greater than 0 and at most limit, with or without a fraction. It returns 0 for any other
+// value, and adds an error.
+func (d *decoder) readNumber(limit float64) float64 {
 	detail := fmt.Sprintf("must be a number above 0 and at most %.0f", limit)
-	value, ok := d.readKind('0', detail)
+	value, ok := d.readKind(jsontext.KindNumber, detail)
 	if !ok {
 		return 0
 	}
-	n, err := strconv.ParseFloat(string(value), 64)
-	if err != nil || n <= 0 || n > limit {
+	number, err := strconv.ParseFloat(string(value), 64)
+	if err != nil || number <= 0 || number > limit {
 		d.addError(detail)
 		return 0
 	}
-	return n
+	return number
 }
 
 // readNames reads a list of at most maxList names and returns out with the names appended. The result is never nil: in
@@ -426,10 +426,10 @@ func (d *decoder) readNames(out []string) []string {
 // most maxPairKey bytes and values of at most maxPairText bytes. The result is nil if the object has no valid members.
 func (d *decoder) readPairs() map[string]string {
 	out := make(map[string]string)
-	n := 0 // members, including those with errors
+	count := 0 // members, including those with errors
 	for name := range d.readObject() {
-		n++
-		if n > maxPairs {
+		count++
+		if count > maxPairs {
 			d.skipValue()
 			continue
 		}
@@ -445,7 +445,7 @@ func (d *decoder) readPairs() map[string]string {
 		}
 		out[name] = s
 	}
-	if n > maxPairs {
+	if count > maxPairs {
 		d.addError(fmt.Sprintf("must not have more than %d members", maxPairs))
 	}
 	if len(out) == 0 {

@@ -44,9 +44,10 @@ func AppendFrame(b []byte, e event.Event) []byte {
 // ParsePosition parses an id that EventID returned. ok is false if id does not have the form run:number, or the number
 // is negative or has a plus sign. The run may still have no event with this number.
 func ParsePosition(id string) (run string, seq int64, ok bool) {
-	run, number, found := strings.Cut(id, ":")
+	run, number, hasColon := strings.Cut(id, ":")
 	seq, err := strconv.ParseInt(number, 10, 64)
-	return run, seq, found && run != "" && err == nil && seq >= 0 && number[0] != '+'
+	isPosition := err == nil && seq >= 0 && number[0] != '+'
+	return run, seq, hasColon && run != "" && isPosition
 }
 
 // TokenExpired returns the frame that ends a stream because the caller's token has expired. The run continues. The

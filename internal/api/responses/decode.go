@@ -52,9 +52,9 @@ func decodeBody(data []byte) (in body, _ error) {
 		return body{}, &Invalid{"", "the body is not valid UTF-8"}
 	}
 	if err := json.Unmarshal(data, &in); err != nil {
-		if field, value, ok := typeerror.Find(data, err); ok {
+		if field, typeName, ok := typeerror.Find(data, err); ok {
 			field = strings.TrimPrefix(field, "Echo.") // encoding/json counts the embedded struct as a member
-			return body{}, &Invalid{field, "is of the wrong type: " + value}
+			return body{}, &Invalid{field, "is of the wrong type: " + typeName}
 		}
 		return body{}, &Invalid{"", "the body is not a JSON object of this format"}
 	}
@@ -67,18 +67,18 @@ func decodeBody(data []byte) (in body, _ error) {
 	return in, nil
 }
 
-// wrongMember turns err, the error of json.Unmarshal for raw, into an *Invalid. raw is the value at the path field. The
-// *Invalid names the member of raw that has the wrong type. If err does not name one, it is about field and says
-// detail.
-func wrongMember(field string, raw []byte, err error, detail string) error {
-	at, value, ok := typeerror.Find(raw, err)
+// invalidMember returns the *Invalid for err, the error of json.Unmarshal for raw. raw is the value at the path field of
+// the request. The *Invalid names the member of raw that has the wrong type. If err does not say which one, the *Invalid
+// is about field as a whole, and its message is detail.
+func invalidMember(field string, raw []byte, err error, detail string) error {
+	member, typeName, ok := typeerror.Find(raw, err)
 	if !ok {
 		return &Invalid{field, detail}
 	}
-	if at[0] != '[' {
-		at = "." + at
+	if !strings.HasPrefix(member, "[") {
+		member = "." + member
 	}
-	return &Invalid{field + at, "is of the wrong type: " + value}
+	return &Invalid{field + member, "is of the wrong type: " + typeName}
 }
 
 // readConversation reads which thread the request continues, whose turns come before the input. It is the thread that
@@ -115,10 +115,10 @@ func (q *Request) readLimits(in body) error {
 	case in.MaxToolCalls != nil && *in.MaxToolCalls < 1:
 		return &Invalid{"max_tool_calls", "must be positive"}
 	}
-	if bad := q.SetMetadata(in.Metadata); bad != nil {
-		return &Invalid{"metadata", bad.Detail}
+	if invalid := q.SetMetadata(in.Metadata); invalid != nil {
+		return &Invalid{"metadata", invalid.Detail}
 	}
-	if q.Background && !q.IsStored() {
+	if q.Background && !q.Echo.IsStored() {
 		return &Invalid{"background", "needs store"}
 	}
 	if in.MaxOutputTokens != nil {
@@ -136,8 +136,8 @@ func (in body) checkSupported() error {
 	if in.TopLogprobs != nil && *in.TopLogprobs != 0 {
 		return &Invalid{"top_logprobs", "is not supported"}
 	}
-	for i, v := range in.Include {
-		if v == "message.output_text.logprobs" {
+	for i, included := range in.Include {
+		if included == "message.output_text.logprobs" {
 			return &Invalid{fmt.Sprintf("include[%d]", i), "is not supported"}
 		}
 	}
@@ -161,48 +161,47 @@ func (in body) checkSupported() error {
 
 // readReasoning reads reasoning.effort. The response repeats the other members of reasoning, which have no effect.
 func (q *Request) readReasoning(in body) error {
-	var r struct {
+	var reasoning struct {
 		Effort string `json:"effort"`
 	}
 	if in.Reasoning != nil {
-		if err := json.Unmarshal(in.Reasoning, &r); err != nil {
-			return wrongMember("reasoning", in.Reasoning, err, "must be an object with an effort")
+		if err := json.Unmarshal(in.Reasoning, &reasoning); err != nil {
+			return invalidMember("reasoning", in.Reasoning, err, "must be an object with an effort")
 		}
 	}
-	q.Sampling.ReasoningEffort = r.Effort
+	q.Sampling.ReasoningEffort = reasoning.Effort
 	return nil
 }
 
 // readText reads text.verbosity and text.format. The agent passes the format on to the model endpoint, so it becomes a
 // response_format of Chat Completions. The format text is the default and adds nothing.
 func (q *Request) readText(in body) error {
-	var t struct {
+	var text struct {
 		Verbosity string                     `json:"verbosity"`
 		Format    map[string]json.RawMessage `json:"format"`
 	}
 	if in.Text != nil {
-		if err := json.Unmarshal(in.Text, &t); err != nil {
-			return wrongMember("text", in.Text, err, "must be an object with a format or a verbosity")
+		if err := json.Unmarshal(in.Text, &text); err != nil {
+			return invalidMember("text", in.Text, err, "must be an object with a format or a verbosity")
 		}
 	}
-	q.Sampling.Verbosity = t.Verbosity
-	if t.Format == nil {
+	q.Sampling.Verbosity = text.Verbosity
+	if text.Format == nil {
 		return nil
 	}
 	var kind string
-	_ = json.Unmarshal(t.Format["type"], &kind) // another type than a string is refused below
+	_ = json.Unmarshal(text.Format["type"], &kind) // another type than a string is refused below
 
 	switch kind {
 	case "text":
 		return nil
 	case "json_object":
 		q.Sampling.ResponseFormat = json.RawMessage(`{"type":"json_object"}`)
+		return nil
 	case "json_schema":
-		return q.readSchema(t.Format)
-	default:
-		return &Invalid{"text.format.type", "must be text, json_object or json_schema"}
+		return q.readSchema(text.Format)
 	}
-	return nil
+	return &Invalid{"text.format.type", "must be text, json_object or json_schema"}
 }
 
 // readSchema converts a text.format of the type json_schema to a response_format of Chat Completions, which has the
@@ -242,7 +241,7 @@ func (q *Request) readTools(in body) error {
 		field := fmt.Sprintf("tools[%d]", i)
 		var tool inTool
 		if err := json.Unmarshal(raw, &tool); err != nil {
-			return wrongMember(field, raw, err, "must be a function or an MCP server")
+			return invalidMember(field, raw, err, "must be a function or an MCP server")
 		}
 		if err := q.readTool(field, tool); err != nil {
 			return err
@@ -262,27 +261,29 @@ func (q *Request) readTools(in body) error {
 // readTool adds a tool to the client's functions, or to the MCP servers that the request may use. field is the tool's
 // path in the request, for errors.
 func (q *Request) readTool(field string, tool inTool) error {
-	switch {
-	case tool.Type == "function":
+	switch tool.Type {
+	case "function":
 		function := agent.ClientTool{Name: tool.Name, Description: tool.Description, Schema: tool.Parameters, Strict: tool.Strict}
-		if bad := q.AddClientTool(function); bad != nil {
-			return &Invalid{field + "." + bad.Pointer[1:], bad.Detail}
+		if invalid := q.AddClientTool(function); invalid != nil {
+			member := strings.TrimPrefix(invalid.Pointer, "/")
+			return &Invalid{field + "." + member, invalid.Detail}
 		}
 		return nil
-	case tool.Type != "mcp":
-		return &Invalid{field + ".type", "must be function or mcp"}
-	case tool.ServerURL != "":
-		return &Invalid{field + ".server_url", "is not supported: name one of the service's MCP servers in server_label"}
-	case tool.requiresApproval():
-		return &Invalid{field + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
+	case "mcp":
+		return q.readServer(field, tool)
 	}
-	return q.readServer(field, tool)
+	return &Invalid{field + ".type", "must be function or mcp"}
 }
 
 // readServer adds the configured MCP server that tool names, and its allowed_tools. Without allowed_tools, the request
 // may use all of the server's tools. If a request lists a server several times, the allowed_tools add up.
 func (q *Request) readServer(field string, tool inTool) error {
-	if tool.ServerLabel == "" {
+	switch {
+	case tool.ServerURL != "":
+		return &Invalid{field + ".server_url", "is not supported: name one of the service's MCP servers in server_label"}
+	case tool.requiresApproval():
+		return &Invalid{field + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
+	case tool.ServerLabel == "":
 		return &Invalid{field + ".server_label", "is required"}
 	}
 	if !slices.Contains(q.Servers, tool.ServerLabel) {
@@ -333,37 +334,41 @@ func decodeAllowedTools(field string, raw json.RawMessage) (names []string, err 
 // readChoice reads tool_choice: a mode, or one tool that the model must call. It must run after readTools, because a
 // request may choose an MCP server without naming a tool only if it offers nothing else.
 func (q *Request) readChoice(in body) error {
-	raw := in.ToolChoice
-	if !isGiven(raw) {
+	if !isGiven(in.ToolChoice) {
 		q.Echo.ToolChoice = nil // the response then has the default, because null is not a tool_choice
 		return nil
 	}
-	switch string(raw) {
+	switch mode := string(in.ToolChoice); mode {
 	case `"auto"`, `"none"`, `"required"`:
-		q.ToolChoice = agent.ToolChoice(strings.Trim(string(raw), `"`))
+		q.ToolChoice = agent.ToolChoice(strings.Trim(mode, `"`))
 		return nil
 	}
-	var named struct {
+	var choice struct {
 		namedTool
 		Mode  string
 		Tools []namedTool
 	}
-	err := json.Unmarshal(raw, &named)
-	if err == nil && named.Type == "allowed_tools" {
-		return q.readAllowedTools(named.Mode, named.Tools)
-	}
-	if err == nil && named.Type == "mcp" && named.Name == "" {
-		// The model must call any tool of that server. The agent can only require some call. With a single server and
-		// no functions, every call is of that server.
-		if !slices.Equal(q.ListedServers, []string{named.Server}) || len(q.ClientTools) > 0 {
-			return &Invalid{"tool_choice.name", "is required unless the server in server_label is the only one of tools"}
-		}
-		q.ToolChoice = agent.ToolRequired
+	err := json.Unmarshal(in.ToolChoice, &choice)
+	switch {
+	case err != nil:
+		// It is refused below.
+	case choice.Type == "allowed_tools":
+		return q.readAllowedTools(choice.Mode, choice.Tools)
+	case choice.Type == "mcp" && choice.Name == "":
+		return q.requireServer(choice.Server)
+	case choice.namesTool():
+		q.ToolChoice, q.ForcedTool = agent.ToolRequired, choice.Name
 		return nil
 	}
-	if err != nil || named.Type != "function" && named.Type != "mcp" || !agent.IsToolName(named.Name) {
-		return &Invalid{"tool_choice", "must be none, auto, required, a function, a tool of an MCP server or allowed_tools"}
+	return &Invalid{"tool_choice", "must be none, auto, required, a function, a tool of an MCP server or allowed_tools"}
+}
+
+// requireServer makes the model call any tool of the MCP server. The agent can only require a call of some tool, so the
+// server must be the only one of the request, without functions.
+func (q *Request) requireServer(server string) error {
+	if !slices.Equal(q.ListedServers, []string{server}) || len(q.ClientTools) > 0 {
+		return &Invalid{"tool_choice.name", "is required unless the server in server_label is the only one of tools"}
 	}
-	q.ToolChoice, q.ForcedTool = agent.ToolRequired, named.Name
+	q.ToolChoice = agent.ToolRequired
 	return nil
 }

@@ -64,19 +64,19 @@ func NewEncoder(h Header) *Encoder {
 // Response returns the response as of the latest event, to be encoded as JSON. Items in progress have their text so
 // far.
 func (enc *Encoder) Response() any {
-	now := *enc.resp // a copy, because in enc.resp open items have no text until they end
-	now.Output = slices.Clone(now.Output)
+	snapshot := *enc.resp // a copy, because in enc.resp open items have no text until they end
+	snapshot.Output = slices.Clone(snapshot.Output)
 	if open := enc.message; open != nil {
 		item := open.item
 		item.Content = []textPart{outputText(open.text.String())}
-		now.Output[open.index] = item
+		snapshot.Output[open.index] = item
 	}
 	if open := enc.reasoning; open != nil {
 		item := open.item
 		item.Summary = []summaryPart{{Type: "summary_text", Text: open.text.String()}}
-		now.Output[open.index] = item
+		snapshot.Output[open.index] = item
 	}
-	return &now
+	return &snapshot
 }
 
 // HasEnded reports whether the response has ended. Encode then returns no more frames, but the run may continue in
@@ -93,10 +93,9 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	if enc.ended {
 		return nil
 	}
+	enc.frames = nil
 	if e.Seq == enc.head.After+1 {
 		enc.beginResponse()
-	} else {
-		enc.frames = nil
 	}
 	enc.encodeEvent(e)
 	if e.Seq <= enc.head.After {
@@ -110,7 +109,6 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 func (enc *Encoder) beginResponse() {
 	enc.resp = newResponse(enc.head)
 	enc.seq = 0
-	enc.frames = nil
 	enc.usageBefore = enc.usage
 	enc.emitEvent("response.created", enc.responseFields())
 	enc.emitEvent("response.in_progress", enc.responseFields())
@@ -137,24 +135,28 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 }
 
 // encodeEvent adds the frames of e to enc.frames and updates the response. It leaves the events of calls and approvals
-// to encodeCall.
+// to encodeCall. If the answer must be JSON, clients parse the text of every message. So the texts of steps that are not
+// the answer are left out, and encodeAnswer adds the answer.
 func (enc *Encoder) encodeEvent(e event.Event) {
 	switch b := e.Body.(type) {
 	case event.Start:
 		enc.structured = b.StructuredOutput
-	case event.TextStart, event.TextDelta, event.TextEnd:
-		// If the answer must be JSON, clients parse the text of every message. So the texts of steps that are not the
-		// answer are left out, and encodeAnswer adds the answer.
+	case event.TextStart:
 		if !enc.structured {
-			enc.encodeText(b)
+			enc.openMessage(b.PartID)
+		}
+	case event.TextDelta:
+		if !enc.structured {
+			enc.addText(b.Delta)
+		}
+	case event.TextEnd:
+		if !enc.structured {
+			enc.closeMessage()
 		}
 	case event.ReasoningStart:
 		enc.openReasoning(b)
 	case event.ReasoningDelta:
-		open := enc.reasoning
-		open.text.WriteString(b.Delta)
-		f := itemFields(open.item.ID, open.index, "summary_index", 0, "delta", b.Delta)
-		enc.emitEvent("response.reasoning_summary_text.delta", f)
+		enc.addReasoning(b.Delta)
 	case event.ReasoningEnd:
 		enc.closeReasoning()
 	case event.StepStart:
@@ -198,18 +200,6 @@ func (enc *Encoder) encodeSuspension(e event.Event) {
 	enc.closeOpenCalls()
 	enc.addApprovalRequests()
 	enc.endResponse("completed", e)
-}
-
-// encodeText encodes text_start, text_delta and text_end.
-func (enc *Encoder) encodeText(b event.Body) {
-	switch b := b.(type) {
-	case event.TextStart:
-		enc.openMessage(b.PartID)
-	case event.TextDelta:
-		enc.addText(b.Delta)
-	case event.TextEnd:
-		enc.closeMessage()
-	}
 }
 
 // structuredAnswerPart is used instead of a part id in the item of an answer that must be JSON. Such an answer is sent
@@ -303,6 +293,14 @@ func (enc *Encoder) openReasoning(b event.ReasoningStart) {
 	enc.emitEvent("response.reasoning_summary_part.added", f)
 }
 
+// addReasoning adds text to the open reasoning item.
+func (enc *Encoder) addReasoning(delta string) {
+	open := enc.reasoning
+	open.text.WriteString(delta)
+	f := itemFields(open.item.ID, open.index, "summary_index", 0, "delta", delta)
+	enc.emitEvent("response.reasoning_summary_text.delta", f)
+}
+
 // closeReasoning finishes the open reasoning item.
 func (enc *Encoder) closeReasoning() {
 	reasoning := enc.reasoning
@@ -322,10 +320,10 @@ func (enc *Encoder) closeReasoning() {
 func (enc *Encoder) resetStep() {
 	enc.functionCalls = nil // only the last step of a run has calls of the client's functions
 	output := enc.resp.Output[enc.stepIndex:]
-	for i := range output {
-		if m, ok := output[i].(messageItem); ok {
-			m.Status = "incomplete"
-			output[i] = m
+	for i, item := range output {
+		if message, ok := item.(messageItem); ok {
+			message.Status = "incomplete"
+			output[i] = message
 		}
 	}
 }
@@ -362,19 +360,19 @@ func (enc *Encoder) encodeAnswer(answer event.FinalAnswer, e event.Event) {
 // usage. The format has no event for a cancelled response, which ends with response.incomplete and the status
 // cancelled.
 func (enc *Encoder) endResponse(status string, e event.Event) {
-	enc.resp.Status = status
 	enc.ended = e.Seq > enc.head.After // e may also end an earlier response of the run
+	enc.resp.Status = status
 	enc.resp.Usage = &usage{
 		InputTokens:  enc.usage.InputTokens - enc.usageBefore.InputTokens,
 		OutputTokens: enc.usage.OutputTokens - enc.usageBefore.OutputTokens,
 		TotalTokens:  enc.usage.TotalTokens - enc.usageBefore.TotalTokens,
 	}
 	kind := "response." + status
-	if status == "completed" {
-		completed := e.Time / 1000
-		enc.resp.CompletedAt = &completed
-	}
-	if status == "cancelled" {
+	switch status {
+	case "completed":
+		seconds := e.Time / 1000
+		enc.resp.CompletedAt = &seconds
+	case "cancelled":
 		kind = "response.incomplete"
 	}
 	enc.emitEvent(kind, enc.responseFields())

@@ -8,14 +8,6 @@ import (
 	"answerd/internal/event"
 )
 
-// argumentsOf returns the call's arguments as JSON or, if they are not a JSON object, the text that the model wrote.
-func argumentsOf(b event.ToolCall) string {
-	if b.Args == nil {
-		return b.ArgsText
-	}
-	return string(b.Args)
-}
-
 // referenceRole is the role of a placeholder in the history for an item of an earlier response. Decode cannot read the
 // event log, so ResolveReferences replaces placeholders later. A placeholder's CallID is the item's id, and its Content
 // is the reference's path in the request, for errors.
@@ -108,9 +100,9 @@ func collectItems(events []event.Event) *runItems {
 			items.begun["fc_"+b.CallID] = true
 			items.begun["mcp_"+b.CallID] = true
 		case event.ToolCall:
-			items.calls[b.CallID] = agent.ClientCall{ID: b.CallID, Name: b.Tool, Arguments: argumentsOf(b)}
+			items.calls[b.CallID] = agent.ClientCall{ID: b.CallID, Name: b.Tool, Arguments: b.Arguments()}
 		case event.ToolResult:
-			items.results[b.CallID] = plainText(b.Payload)
+			items.results[b.CallID] = b.Text()
 		case event.ToolError:
 			items.results[b.CallID] = "Error: " + b.Payload
 		case event.FinalAnswer:

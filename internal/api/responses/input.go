@@ -54,8 +54,8 @@ func (q *Request) readInput(in body) error {
 	}
 	var items []inItem
 	err := json.Unmarshal(in.Input, &items)
-	if field, value, ok := typeerror.Find(in.Input, err); ok && strings.HasPrefix(field, "[") {
-		return &Invalid{"input" + field, "is of the wrong type: " + value}
+	if item, typeName, ok := typeerror.Find(in.Input, err); ok && strings.HasPrefix(item, "[") {
+		return &Invalid{"input" + item, "is of the wrong type: " + typeName}
 	}
 	if err != nil || len(items) == 0 {
 		return &Invalid{"input", "must be a text or a list of items"}
@@ -117,24 +117,28 @@ func (q *Request) readServerCall(field string, item inItem) error {
 	if item.ID == "" || item.Name == "" {
 		return &Invalid{field, "must have an id and a name"}
 	}
-	c := agent.ClientCall{ID: item.ID, Name: item.Name, Arguments: item.Arguments}
+	call := agent.ClientCall{ID: item.ID, Name: item.Name, Arguments: item.Arguments}
 	if kind, _, callID, ok := parseItemID(item.ID); ok && kind == "mcp" {
-		c.ID = callID // without the run's id, because model endpoints limit the length of a call's id
+		call.ID = callID // without the run's id, because model endpoints limit the length of a call's id
 	}
 	if message := errorText(item.Error); message != "" {
-		q.addServerCall(c, "Error: "+message)
+		q.addServerCall(call, "Error: "+message)
+		return nil
+	}
+	if !isGiven(item.Output) {
 		return nil
 	}
 	text, _, err := decodeContent(field+".output", item.Output)
-	if err == nil && isGiven(item.Output) {
-		q.addServerCall(c, text)
+	if err != nil {
+		return err
 	}
-	return err
+	q.addServerCall(call, text)
+	return nil
 }
 
-// errorText returns the error of an mcp_call as text. The error is a string, or one of the objects that callError
-// returns: then the text is its message and the texts of its content, one per line. An error of another form is
-// returned as JSON, and a missing one as "".
+// errorText returns the error of an mcp_call item as text. Such an error is a string, or one of the objects that
+// callError returns. Of an object, the text is the message and the texts of the content, one per line. An error of
+// another form is returned as JSON, and a missing one as "".
 func errorText(raw json.RawMessage) string {
 	if !isGiven(raw) {
 		return ""
@@ -143,17 +147,21 @@ func errorText(raw json.RawMessage) string {
 	if json.Unmarshal(raw, &text) == nil {
 		return text
 	}
-	var e struct {
+	var object struct {
 		Message string
 		Content []struct{ Text string }
 	}
-	if json.Unmarshal(raw, &e) != nil || e.Message == "" && len(e.Content) == 0 {
+	if json.Unmarshal(raw, &object) != nil || object.Message == "" && len(object.Content) == 0 {
 		return string(raw)
 	}
-	for _, part := range e.Content {
-		e.Message = strings.TrimPrefix(e.Message+"\n"+part.Text, "\n")
+	text = object.Message
+	for _, part := range object.Content {
+		if text != "" {
+			text += "\n"
+		}
+		text += part.Text
 	}
-	return e.Message
+	return text
 }
 
 // readMessage adds a message to the history, or to the instructions if its role is system or developer. field is the
@@ -192,65 +200,61 @@ func (q *Request) readApproval(field string, item inItem) error {
 	return nil
 }
 
-// readQuestion makes the history's last message, which must be the user's, the question. A request has no question if
+// readQuestion moves the history's last message, which must be the user's, to the question. A request has no question if
 // the history ends with an output of a client's function: the model then continues with the output. A request with
 // approvals has none either, because it resumes a run that already has a question. If such a request continues a thread,
 // its messages are new, and the run cannot take them.
 func (q *Request) readQuestion() error {
-	last := len(q.History) - 1
-	switch {
-	case len(q.Approvals) > 0 && q.ContinueThread && slices.ContainsFunc(q.History, func(m agent.Message) bool { return m.Role == "user" }):
-		return &Invalid{"input", "must not have a message besides answers to approval requests: send the message in the next request"}
-	case len(q.Approvals) > 0:
+	if len(q.Approvals) > 0 {
+		isQuestion := func(m agent.Message) bool { return m.Role == "user" }
+		if q.ContinueThread && slices.ContainsFunc(q.History, isQuestion) {
+			return &Invalid{"input", "must not have a message besides answers to approval requests: send the message in the next request"}
+		}
 		return nil
-	case last < 0:
+	}
+	if len(q.History) == 0 {
 		return &Invalid{"input", "must have a message of the user"}
 	}
-	m := q.History[last]
+	last := q.History[len(q.History)-1]
 	switch {
-	case m.Role == "tool":
+	case last.Role == "tool":
 		return nil
-	case m.Role != "user":
+	case last.Role != "user":
 		return &Invalid{"input", "must end with a message of the user or an output of a function"}
-	case strings.TrimSpace(m.Content) == "" && len(m.Media) == 0:
+	case strings.TrimSpace(last.Content) == "" && len(last.Media) == 0:
 		return &Invalid{"input", "must not be blank"}
 	}
-	q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
-	if last == 0 {
-		q.History = nil // nil continues the thread; an empty list would mean that nothing came before
-	}
+	q.TakeQuestion()
 	return nil
 }
 
 // decodeContent returns the text and media of raw, the content of a message or a function's output: a text, a list of
 // parts, or nothing. Texts of several parts are joined with newlines. Refusals are ignored, because only earlier
 // messages of a model have them. field is the content's path in the request, for errors.
-func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
+func decodeContent(field string, raw json.RawMessage) (text string, media []agent.Media, err error) {
 	if !isGiven(raw) {
 		return "", nil, nil
 	}
-	var text string
 	if json.Unmarshal(raw, &text) == nil {
 		return text, nil, nil
 	}
 	var parts []inPart
 	if err := json.Unmarshal(raw, &parts); err != nil {
-		return "", nil, wrongMember(field, raw, err, "must be a text or a list of parts")
+		return "", nil, invalidMember(field, raw, err, "must be a text or a list of parts")
 	}
 
 	var texts []string
-	var media []agent.Media
 	for i, part := range parts {
 		switch part.Type {
 		case "input_text", "output_text", "text", "summary_text":
 			texts = append(texts, part.Text)
 		case "refusal":
 		default:
-			m, err := part.toMedia(fmt.Sprintf("%s[%d]", field, i))
+			file, err := part.toMedia(fmt.Sprintf("%s[%d]", field, i))
 			if err != nil {
 				return "", nil, err
 			}
-			media = append(media, m)
+			media = append(media, file)
 		}
 	}
 	if len(media) > maxMedia {

@@ -46,16 +46,16 @@ func approvalItems(id string, span Span, events []event.Event) (out []InputItem)
 		if _, isSuspended := e.Body.(event.Suspended); isSuspended && e.Seq > max(span.After, span.Until) {
 			break
 		}
-		b, ok := e.Body.(event.ApprovalResolved)
+		decision, ok := e.Body.(event.ApprovalResolved)
 		if !ok || e.Seq <= span.After {
 			continue
 		}
 		item := InputItem{
-			ID: itemID("mcpa", id, b.InterruptID), Type: "mcp_approval_response",
-			ApprovalID: itemID("mcpr", id, b.InterruptID), Approve: &b.Approved,
+			ID: itemID("mcpa", id, decision.InterruptID), Type: "mcp_approval_response",
+			ApprovalID: itemID("mcpr", id, decision.InterruptID), Approve: &decision.Approved,
 		}
-		if b.Reason != "" {
-			item.Reason = &b.Reason
+		if decision.Reason != "" {
+			item.Reason = &decision.Reason
 		}
 		out = append(out, item)
 	}
@@ -82,15 +82,12 @@ func inputParts(message agent.Message) []any {
 	if message.Content != "" {
 		out = append(out, text{"input_text", message.Content})
 	}
-	for _, p := range message.Media {
-		url := p.URL
-		if url == "" {
-			url = "data:" + p.MIME + ";base64," + p.Data
-		}
-		if p.URL != "" || p.IsImage() { // only images have a URL
-			out = append(out, image{"input_image", cmp.Or(p.Detail, "auto"), url})
+	for _, media := range message.Media {
+		url := cmp.Or(media.URL, "data:"+media.MIME+";base64,"+media.Data)
+		if media.URL != "" || media.IsImage() { // only images have a URL
+			out = append(out, image{"input_image", cmp.Or(media.Detail, "auto"), url})
 		} else {
-			out = append(out, file{"input_file", p.Name, url})
+			out = append(out, file{"input_file", media.Name, url})
 		}
 	}
 	return out
@@ -121,8 +118,8 @@ type Page struct {
 	More   bool        `json:"has_more"`
 }
 
-// NewPage returns the page of at most limit items that begins behind the item with the id after, or at the first item
-// if after is "". Its More says whether the list continues. found is false if no item has the id after.
+// NewPage returns a page of at most limit items. It begins with the item that follows the one with the id after, or with
+// the first item if after is "". Its More says whether the list continues. found is false if no item has the id after.
 func NewPage(items []InputItem, after string, limit int) (page Page, found bool) {
 	page = Page{Object: "list", Data: []InputItem{}}
 	found = after == ""

@@ -36,9 +36,6 @@ type Request struct {
 	Options json.RawMessage
 }
 
-// IsStored reports whether the response can be retrieved and continued later. The default is true.
-func (q *Request) IsStored() bool { return q.Echo.Store == nil || *q.Echo.Store }
-
 // ServerParam returns the parameter that named Servers[index], for errors: a tool of type mcp, or an item of
 // answerd.servers.
 func (q *Request) ServerParam(index int) string {

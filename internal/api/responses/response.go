@@ -145,9 +145,9 @@ var (
 func withMembers(raw json.RawMessage, members object) json.RawMessage {
 	var given object
 	_ = json.Unmarshal(raw, &given) // cannot fail: Decode accepted raw as an object or null
-	out := maps.Clone(members)
-	maps.Copy(out, given)
-	data, _ := json.Marshal(out) // cannot fail: the values were decoded from JSON
+	complete := maps.Clone(members)
+	maps.Copy(complete, given)
+	data, _ := json.Marshal(complete) // cannot fail: the values were decoded from JSON
 	return data
 }
 
@@ -163,23 +163,25 @@ func completeTool(raw json.RawMessage) json.RawMessage {
 
 // completeText returns the request's member text with a complete format. The default format is text.
 func completeText(raw json.RawMessage) json.RawMessage {
-	var t struct{ Format json.RawMessage }
-	_ = json.Unmarshal(raw, &t) // cannot fail: Decode accepted raw as an object or null
-	var kind struct{ Type string }
-	_ = json.Unmarshal(t.Format, &kind) // fails only if there is no format, and kind.Type is then ""
-	var format any = object{"type": "text"}
-	switch kind.Type {
+	var text struct{ Format json.RawMessage }
+	_ = json.Unmarshal(raw, &text) // cannot fail: Decode accepted raw as an object or null
+	var format struct{ Type string }
+	_ = json.Unmarshal(text.Format, &format) // fails only if there is no format, and format.Type is then ""
+
+	var complete any = object{"type": "text"}
+	switch format.Type {
 	case "json_schema":
-		format = withMembers(t.Format, schemaMembers)
+		complete = withMembers(text.Format, schemaMembers)
 	case "json_object":
-		format = object{"type": kind.Type}
+		complete = object{"type": format.Type}
 	}
-	var out object
-	if json.Unmarshal(raw, &out) != nil || out == nil {
-		out = object{}
+	var members object
+	_ = json.Unmarshal(raw, &members)
+	if members == nil { // raw is null
+		members = object{}
 	}
-	out["format"] = format
-	data, _ := json.Marshal(out) // cannot fail: the values were decoded from JSON
+	members["format"] = complete
+	data, _ := json.Marshal(members) // cannot fail: the values were decoded from JSON
 	return data
 }
 
@@ -283,13 +285,4 @@ func callError(kind, message string) any {
 		code = -32602 // Invalid params
 	}
 	return protocolError{"mcp_protocol_error", code, message}
-}
-
-// plainText returns the payload of a tool result as text: a JSON string as its value, any other value as JSON.
-func plainText(payload json.RawMessage) string {
-	var text string
-	if json.Unmarshal(payload, &text) == nil {
-		return text
-	}
-	return string(payload)
 }

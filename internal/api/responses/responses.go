@@ -75,6 +75,9 @@ type Echo struct {
 	User              *string            `json:"user,omitempty"`
 }
 
+// IsStored reports whether the response can be retrieved and continued later. The default is true.
+func (e Echo) IsStored() bool { return e.Store == nil || *e.Store }
+
 // Invalid is the error for a request that cannot be used.
 type Invalid struct {
 	Param   string // the parameter, such as input[2].content; "" if the error is about the body as a whole
@@ -184,9 +187,6 @@ func DecodeStored(data []byte) (stored StoredRequest, ok bool) {
 func NewStoredRequest(run event.Run, start event.Start) StoredRequest {
 	return StoredRequest{Model: start.Model, Echo: Echo{Metadata: run.Metadata, Background: run.Background}}
 }
-
-// IsStored reports whether the response can be retrieved and continued later.
-func (s StoredRequest) IsStored() bool { return s.Echo.Store == nil || *s.Echo.Store }
 
 // Messages returns the conversation before the answer: the history, and the question if there is one.
 func (s StoredRequest) Messages() []agent.Message {

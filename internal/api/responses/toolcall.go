@@ -32,7 +32,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 			enc.functionCalls = append(enc.functionCalls, b)
 			return
 		}
-		enc.setArguments(enc.calls[b.CallID], argumentsOf(b))
+		enc.setArguments(enc.calls[b.CallID], b.Arguments())
 	case event.ApprovalRequired:
 		enc.openApprovals = append(enc.openApprovals, b)
 	case event.ApprovalResolved:
@@ -40,7 +40,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 			return a.InterruptID == b.InterruptID
 		})
 	case event.ToolResult:
-		output := plainText(b.Payload)
+		output := b.Text()
 		enc.endCall(b.Call, b.Args, "completed", &output, nil)
 	case event.ToolError:
 		enc.endCall(b.Call, b.Args, "failed", nil, callError(b.Kind, b.Payload))
@@ -85,7 +85,7 @@ func (enc *Encoder) addApprovalRequests() {
 // functions or answer approvals.
 func (enc *Encoder) addFunctionCalls() {
 	for _, b := range enc.functionCalls {
-		args := argumentsOf(b)
+		args := b.Arguments()
 		id := itemID("fc", enc.head.ID, b.CallID)
 		item := functionItem{ID: id, Type: "function_call", Status: "in_progress", CallID: b.CallID, Name: b.Tool}
 		index := enc.addItem(item)

@@ -13,6 +13,11 @@ type namedTool struct {
 	Server     string `json:"server_label"`
 }
 
+// namesTool reports whether t is one function or one tool of an MCP server.
+func (t namedTool) namesTool() bool {
+	return (t.Type == "function" || t.Type == "mcp") && agent.IsToolName(t.Name)
+}
+
 // readAllowedTools reads a tool_choice of type allowed_tools. tools are the only ones that the model may call, and mode
 // says whether it must call one. The agent restricts the MCP servers' tools either by server or by name, so a request
 // cannot do both.
@@ -24,15 +29,15 @@ func (q *Request) readAllowedTools(mode string, tools []namedTool) error {
 		return &Invalid{"tool_choice.tools", "must not be empty"}
 	}
 	var names, servers []string
-	unnamed := "" // the path of the last server without a tool's name
+	serverField := "" // the path of the last of servers; "" if there are none
 	for i, tool := range tools {
 		field := fmt.Sprintf("tool_choice.tools[%d]", i)
 		switch {
 		case tool.Type == "mcp" && !slices.Contains(q.ListedServers, tool.Server):
 			return &Invalid{field + ".server_label", "is not a server of tools"}
 		case tool.Type == "mcp" && tool.Name == "":
-			servers, unnamed = append(servers, tool.Server), field
-		case (tool.Type == "function" || tool.Type == "mcp") && agent.IsToolName(tool.Name):
+			servers, serverField = append(servers, tool.Server), field
+		case tool.namesTool():
 			names = append(names, tool.Name)
 		default:
 			return &Invalid{field, "must be a function or a tool of an MCP server"}
@@ -40,11 +45,11 @@ func (q *Request) readAllowedTools(mode string, tools []namedTool) error {
 	}
 	q.ToolChoice = agent.ToolChoice(mode)
 	q.AllowOnly(names)
-	if unnamed == "" {
+	if len(servers) == 0 {
 		return nil
 	}
 	if len(q.AllowedTools) > 0 {
-		return &Invalid{unnamed + ".name", "is required, because the tools of another server have names"}
+		return &Invalid{serverField + ".name", "is required, because the tools of another server have names"}
 	}
 	q.AllowedTools, q.Servers = nil, servers
 	return nil

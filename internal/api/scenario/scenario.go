@@ -11,7 +11,6 @@
 package scenario
 
 import (
-	"bufio"
 	"bytes"
 	"flag"
 	"os"
@@ -49,11 +48,11 @@ func All(t *testing.T) []Scenario {
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("Glob = %d files, %v, want one for each scenario, no error", len(paths), err)
 	}
-	out := make([]Scenario, len(paths))
+	scenarios := make([]Scenario, len(paths))
 	for i, path := range paths {
-		out[i] = loadScenario(t, filepath.Dir(path))
+		scenarios[i] = loadScenario(t, filepath.Dir(path))
 	}
-	return out
+	return scenarios
 }
 
 // loadScenario reads a scenario's events and appends them to a log with an event.Writer, as a run does. It then
@@ -70,18 +69,16 @@ func loadScenario(t *testing.T, dir string) Scenario {
 	}
 
 	w := event.NewWriter(log, RunID)
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for n := 1; lines.Scan(); n++ {
-		line := bytes.TrimSpace(lines.Bytes())
+	for i, line := range bytes.Split(text, []byte("\n")) {
 		if len(line) == 0 || line[0] == '#' {
 			continue
 		}
-		e, err := event.Decode(bytes.Clone(line))
-		if err == nil {
-			err = w.Append(t.Context(), e.Body)
-		}
+		e, err := event.Decode(line)
 		if err != nil {
-			t.Fatalf("%s/events.jsonl:%d: %v", dir, n, err)
+			t.Fatalf("%s/events.jsonl:%d: %v", dir, i+1, err)
+		}
+		if err := w.Append(t.Context(), e.Body); err != nil {
+			t.Fatalf("%s/events.jsonl:%d: %v", dir, i+1, err)
 		}
 	}
 
@@ -108,28 +105,28 @@ func loadScenario(t *testing.T, dir string) Scenario {
 // Segments splits the run at its suspensions. Each segment is what a reader gets who resumes after the suspension
 // before.
 func (s Scenario) Segments() []Segment {
-	var out []Segment
-	var from int
+	var segments []Segment
+	begin := 0 // the index of the current segment's first event
 	for i, e := range s.Events {
-		if _, waits := e.Body.(event.Suspended); waits || i == len(s.Events)-1 {
-			out = append(out, Segment{After: int64(from), Events: s.Events[from : i+1]})
-			from = i + 1
+		if _, isSuspended := e.Body.(event.Suspended); isSuspended || i == len(s.Events)-1 {
+			segments = append(segments, Segment{After: int64(begin), Events: s.Events[begin : i+1]})
+			begin = i + 1
 		}
 	}
-	return out
+	return segments
 }
 
 // EventsUntil returns the events up to the end of a segment, for a reader who begins then. It leaves out earlier
 // suspensions, which are over.
 func (s Scenario) EventsUntil(end Segment) []event.Event {
-	var out []event.Event
+	var events []event.Event
 	last := end.Events[len(end.Events)-1].Seq
 	for _, e := range s.Events[:last] {
-		if _, waits := e.Body.(event.Suspended); !waits || e.Seq == last {
-			out = append(out, e)
+		if _, isSuspended := e.Body.(event.Suspended); !isSuspended || e.Seq == last {
+			events = append(events, e)
 		}
 	}
-	return out
+	return events
 }
 
 // Segment is the part of a run after the event After.
