@@ -30,11 +30,11 @@ type Difference struct {
 
 // String returns the difference as one line.
 func (d Difference) String() string {
-	at := fmt.Sprintf("%s event %d %s", d.Run, d.Seq, d.Type)
+	eventName := fmt.Sprintf("%s event %d %s", d.Run, d.Seq, d.Type)
 	if d.Path == "" {
-		return at + ": " + d.Notes
+		return eventName + ": " + d.Notes
 	}
-	return fmt.Sprintf("%s %s: was %s, is %s", at, d.Path, d.Was, d.Is)
+	return fmt.Sprintf("%s %s: was %s, is %s", eventName, d.Path, d.Was, d.Is)
 }
 
 // startEvent is passed to compareValues for values that do not belong to an event.
@@ -63,8 +63,8 @@ func newComparison(runID string, recorded []event.Event) comparison {
 	c := comparison{runID: runID, queues: make(map[string][]event.Event)}
 	for _, e := range recorded {
 		c.last = e
-		id := streamOf(e, nil)
-		c.queues[id] = append(c.queues[id], e)
+		stream := streamOf(e, nil)
+		c.queues[stream] = append(c.queues[stream], e)
 	}
 	return c
 }
@@ -90,9 +90,11 @@ func (c *comparison) report(d Difference) {
 
 // add compares the next event of the new run with the recorded event that it repeats, which is the next one in the same
 // stream. If the recording has no such event, it reports the new one as a difference. recordedID maps the ids of the
-// new run's questions so far to the recorded ids. renamed replaces the new runs' ids in a text by the recorded ones.
-func (c *comparison) add(e event.Event, recordedID map[string]string, renamed func(string) string) {
-	is := comparedMembers(e, []byte(renamed(string(e.AppendJSON(nil)))))
+// new run's questions so far to the recorded ids. withRecordedIDs replaces the new runs' ids in a text by the recorded
+// ones.
+func (c *comparison) add(e event.Event, recordedID map[string]string, withRecordedIDs func(string) string) {
+	line := withRecordedIDs(string(e.AppendJSON(nil)))
+	is := comparedMembers(e, []byte(line))
 	was, ok := c.takeRecorded(e, streamOf(e, recordedID))
 	if !ok {
 		c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "was not recorded: " + formatValue(is)})
@@ -136,12 +138,12 @@ func (c *comparison) takeRecorded(e event.Event, stream string) (was event.Event
 
 // finish reports the recorded events that the new run has not repeated. It is called after the new run has ended.
 func (c *comparison) finish() {
-	var left []event.Event
-	for _, q := range c.queues {
-		left = append(left, q...)
+	var missing []event.Event
+	for _, queue := range c.queues {
+		missing = append(missing, queue...)
 	}
-	slices.SortFunc(left, func(a, b event.Event) int { return int(a.Seq - b.Seq) })
-	for _, e := range left {
+	slices.SortFunc(missing, func(a, b event.Event) int { return int(a.Seq - b.Seq) })
+	for _, e := range missing {
 		c.reportMissing(e)
 	}
 }
@@ -189,9 +191,9 @@ func comparedMembers(e event.Event, line []byte) map[string]any {
 			delete(out, "max")
 		}
 	case event.Suspended:
-		all, _ := out["interrupts"].([]any)
-		for _, one := range all {
-			interrupt, _ := one.(map[string]any) // delete does nothing with a nil map
+		interrupts, _ := out["interrupts"].([]any)
+		for _, item := range interrupts {
+			interrupt, _ := item.(map[string]any) // delete does nothing with a nil map
 			delete(interrupt, "id")
 			for _, name := range omitted {
 				delete(interrupt, name)
@@ -201,8 +203,9 @@ func comparedMembers(e event.Event, line []byte) map[string]any {
 	return out
 }
 
-// decodeExact decodes JSON for a comparison. Equal numbers become equal values even if they are spelled differently.
-// Integers that a float64 would round remain different. It returns an error unless data is exactly one JSON value.
+// decodeExact decodes JSON for a comparison. Equal numbers become equal values even if they are spelled differently,
+// such as 1 and 1.0. Different integers remain different, even those that a float64 would round to the same number. It
+// returns an error unless data is exactly one JSON value.
 func decodeExact(data []byte) (value any, err error) {
 	if !json.Valid(data) { // a Decoder would accept text after the first value
 		return nil, errors.New("it is not JSON")
@@ -212,12 +215,12 @@ func decodeExact(data []byte) (value any, err error) {
 	if err := dec.Decode(&value); err != nil {
 		return nil, err
 	}
-	return withFloats(value), nil
+	return normalizeNumbers(value), nil
 }
 
-// withFloats returns value with each json.Number replaced by a float64. It keeps integers from 2^53, which a float64
-// may round, and numbers that are out of range. It changes lists and objects in place.
-func withFloats(value any) any {
+// normalizeNumbers returns value with each json.Number replaced by a float64. It keeps integers from 2^53, which a
+// float64 may round, and numbers that are out of range. It changes lists and objects in place.
+func normalizeNumbers(value any) any {
 	switch v := value.(type) {
 	case json.Number:
 		f, err := v.Float64()
@@ -227,11 +230,11 @@ func withFloats(value any) any {
 		}
 	case []any:
 		for i := range v {
-			v[i] = withFloats(v[i])
+			v[i] = normalizeNumbers(v[i])
 		}
 	case map[string]any:
 		for name := range v {
-			v[name] = withFloats(v[name])
+			v[name] = normalizeNumbers(v[name])
 		}
 	}
 	return value

@@ -20,11 +20,11 @@ var ownDenials = []string{
 // from the call's outcome: a denial that the run loop does not make by itself, a result without the approval that the
 // tool needs, arguments that neither the model nor a person wrote, or an end of the run with the code tool_aborted.
 func (s *session) decision(run, callID string) (decision recorded.Decision) {
-	state := s.byID(run)
-	if state == nil || state.rec.calls[callID] == nil || state.rec.calls[callID].end == nil {
+	state, call := s.endedCall(run, callID)
+	if call == nil {
 		return decision
 	}
-	call, definitions := state.rec.calls[callID], &tools{s}
+	definitions := &tools{s}
 	args, asked, approved := call.approval()
 	if !asked {
 		args = endArgs(*call.end)

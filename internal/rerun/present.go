@@ -24,8 +24,8 @@ type Present struct {
 func Compare(doc *export.Document, now Present) (lines []string) {
 	for _, t := range doc.Tools {
 		if t.SHA256 != "" && t.Hash() != t.SHA256 {
-			line := fmt.Sprintf("the definition of the tool %s is not the recorded one: its hash is %s, and the recorded one %s", t.Name, t.Hash(), t.SHA256)
-			lines = append(lines, line)
+			lines = append(lines, fmt.Sprintf(
+				"the definition of the tool %s is not the recorded one: its hash is %s, and the recorded one %s", t.Name, t.Hash(), t.SHA256))
 		}
 	}
 	if p := doc.SystemPrompt; p != nil && export.Digest([]byte(p.Text)) != p.SHA256 {
@@ -126,20 +126,20 @@ func commonLengths(a, b []string) [][]int {
 	return table
 }
 
-// compareMembers returns the differences between two JSON objects, one line each. what is the objects' name, with which
-// each line begins.
-func compareMembers(what string, was, is json.RawMessage) (out []string) {
+// compareMembers returns the differences between two JSON objects, one line each. Each line begins with title, which
+// says what the objects are.
+func compareMembers(title string, was, is json.RawMessage) (out []string) {
 	wasValue, _ := decodeExact(was)
 	isValue, _ := decodeExact(is)
 	wasMembers, wasObject := wasValue.(map[string]any)
 	isMembers, isObject := isValue.(map[string]any)
 	if !wasObject || !isObject {
-		return []string{what + " cannot be read"}
+		return []string{title + " cannot be read"}
 	}
 	var c comparison
 	c.compareValues(startEvent, "", wasMembers, isMembers)
 	for _, d := range c.differences {
-		out = append(out, fmt.Sprintf("%s %s: was %s, is %s", what, d.Path, d.Was, d.Is))
+		out = append(out, fmt.Sprintf("%s %s: was %s, is %s", title, d.Path, d.Was, d.Is))
 	}
 	return out
 }
@@ -147,16 +147,16 @@ func compareMembers(what string, was, is json.RawMessage) (out []string) {
 // compareTools returns the differences between the recorded definitions of servers' tools and the current ones. It does
 // not compare approvals and versions, and ignores tools that only the service has now.
 func compareTools(doc *export.Document, now []export.Tool) (out []string) {
-	present := make(map[string]export.Tool)
+	current := make(map[string]export.Tool) // by name
 	for _, t := range now {
-		present[t.Name] = t
+		current[t.Name] = t
 	}
 	for _, was := range doc.Tools {
 		if was.Server == "" {
 			continue
 		}
-		is, ok := present[was.Name]
-		if !ok {
+		is, exists := current[was.Name]
+		if !exists {
 			out = append(out, "the tool "+was.Name+" of "+was.Server+" is gone")
 			continue
 		}
@@ -166,9 +166,9 @@ func compareTools(doc *export.Document, now []export.Tool) (out []string) {
 			continue
 		}
 		was.SHA256, is.SHA256 = "", ""
-		before, _ := json.Marshal(was) // cannot fail: raw members were valid JSON when they were read
-		after, _ := json.Marshal(is)
-		out = append(out, compareMembers("the tool "+was.Name, before, after)...)
+		wasJSON, _ := json.Marshal(was) // cannot fail: raw members were valid JSON when they were read
+		isJSON, _ := json.Marshal(is)
+		out = append(out, compareMembers("the tool "+was.Name, wasJSON, isJSON)...)
 	}
 	return out
 }

@@ -250,26 +250,26 @@ func (r *recording) textOf(callID string) string {
 	return b.String()
 }
 
-// match returns a call of the given tool that ended and had equal arguments, together with its recording, which is r or
-// that of a child run. If several calls match, it returns any of them. If none does, both results are nil. It is for
+// findCall returns a call of the given tool that ended and had equal arguments, together with its recording, which is r
+// or that of a child run. If several calls match, it returns any of them. If none does, both results are nil. It is for
 // another model (Options.Model), whose calls have other ids than the recorded ones.
-func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) {
+func (r *recording) findCall(tool string, args []byte) (*recording, *recordedCall) {
 	for _, call := range r.calls {
 		if len(call.events) == 0 || call.name != tool {
 			continue
 		}
-		end, sentArgs := call.events[len(call.events)-1], call.args
-		if b, ok := end.Body.(event.ToolResult); ok {
+		last, sentArgs := call.events[len(call.events)-1], call.args
+		if b, ok := last.Body.(event.ToolResult); ok {
 			sentArgs = b.Args // a hook or a person may have changed the model's arguments
 		}
-		_, hasEnded := end.EndsCall()
+		_, hasEnded := last.EndsCall()
 		hasArgs := sameJSON(sentArgs, args) || sameJSON(call.args, args)
 		if hasEnded && hasArgs {
 			return r, call
 		}
 	}
 	for _, child := range r.children {
-		if rec, c := child.match(tool, args); c != nil {
+		if rec, c := child.findCall(tool, args); c != nil {
 			return rec, c
 		}
 	}
@@ -340,7 +340,8 @@ type storedResult struct {
 // wholeResult returns a call's complete result if the call's event has only a part of it. Otherwise ok is false.
 func (r *recording) wholeResult(callID string) (out storedResult, ok bool) {
 	data, ok := r.doc.Results[callID]
-	return out, ok && json.Unmarshal(data, &out) == nil
+	ok = ok && json.Unmarshal(data, &out) == nil
+	return out, ok
 }
 
 // errRecorded is the cause of recorded failures, because an export does not have their original causes.
@@ -395,7 +396,8 @@ func isSent(first event.Event) bool {
 	case event.ApprovalRequired:
 		return false
 	case event.ToolError:
-		return strings.HasPrefix(b.Payload, recorded.BudgetUsedUp) || b.Kind != "denied" && b.Kind != "unknown_tool" && b.Kind != "invalid_arguments"
+		isRefused := b.Kind == "denied" || b.Kind == "unknown_tool" || b.Kind == "invalid_arguments"
+		return !isRefused || strings.HasPrefix(b.Payload, recorded.BudgetUsedUp)
 	}
 	return true
 }

@@ -45,8 +45,8 @@ type runState struct {
 	actions    []action   // actions still to be performed, in order; used only by driveRun
 
 	// The session's mutex protects the fields below.
-	turn       int                      // number of recorded answers that the run has been given
-	refused    int                      // 1 + number of the last turn in which nextTurn has refused the conversation; 0 if none
+	turnsTaken int                      // number of recorded answers that takeTurn has returned
+	refused    bool                     // takeTurn has refused the conversation in the next turn
 	claimed    map[int64]bool           // numbers of the recorded events that claim has returned
 	interrupts map[string]string        // from a recorded question id to the new one
 	recordedID map[string]string        // from a new question id to the recorded one
@@ -171,12 +171,12 @@ func (s *session) differences() (out []Difference) {
 	return out
 }
 
-// await waits until the run has at least n events. It also returns when waiting is pointless: the run or ctx has ended,
-// the log fails, or the recorded order was given up (watch.unordered).
-func (r *runState) await(ctx context.Context, n int64) {
-	for n > 0 && ctx.Err() == nil && !isClosed(r.watch.unordered) {
+// await waits until the run has at least eventCount events. It also returns when waiting is pointless: the run or ctx
+// has ended, the log fails, or the recorded order was given up (watch.unordered).
+func (r *runState) await(ctx context.Context, eventCount int64) {
+	for eventCount > 0 && ctx.Err() == nil && !isClosed(r.watch.unordered) {
 		run, err := r.log.Run(ctx, r.id)
-		if err != nil || run.Last.Seq >= n || run.Last.Terminal() {
+		if err != nil || run.Last.Seq >= eventCount || run.Last.Terminal() {
 			return
 		}
 		page, err := r.log.After(ctx, r.id, run.Last.Seq)
@@ -265,8 +265,8 @@ func (r *runState) compareEvent(e event.Event) {
 func (r *runState) withRecordedIDs(text string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, o := range r.order {
-		text = strings.ReplaceAll(text, o.id, o.rec.doc.Run.ID)
+	for _, run := range r.order {
+		text = strings.ReplaceAll(text, run.id, run.rec.doc.Run.ID)
 	}
 	return text
 }
@@ -288,12 +288,13 @@ func (r *runState) planActions(isChild bool) {
 			r.planAnswer(r.rec.events[i])
 		}
 	}
-	slices.SortStableFunc(r.actions, func(a, b action) int { return int(a.after - b.after) })
+	slices.SortStableFunc(r.actions, func(a, b action) int { return cmp.Compare(a.after, b.after) })
 }
 
-// plan adds an action that is performed once the run has the events that were recorded before event seq.
+// plan adds an action that is performed once the run has the events that were recorded before event seq, but not before
+// it has its first event.
 func (r *runState) plan(seq int64, do func(ctx context.Context)) {
-	r.actions = append(r.actions, action{max(seq-1, 1), do})
+	r.actions = append(r.actions, action{after: max(seq-1, 1), do: do})
 }
 
 // planTime plans how the run's time passes: before the time limit's event, and before the end of each call for which
@@ -385,8 +386,8 @@ func (r *runState) advance(ctx context.Context, seq int64, seconds float64) {
 // waiting when the runs are idle, because the recording does not show every reason why a call was not sent.
 func (r *runState) awaitSent(ctx context.Context, seq int64) {
 	r.awaitChildren(ctx, seq)
-	before := r.rec.events[max(seq-2, 0)] // event seq is at index seq-1
-	if _, suspended := before.Body.(event.Suspended); suspended {
+	previous := r.rec.events[max(seq-2, 0)] // event seq is at index seq-1
+	if _, suspended := previous.Body.(event.Suspended); suspended {
 		return // the recorded run was suspended, so every call was waiting for a person or for an earlier call
 	}
 	idle := r.watch.idleSignal()
@@ -477,12 +478,8 @@ func (s *session) unclaim(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.order {
-		n := r.position(ctx)
-		for seq := range r.claimed {
-			if seq > n {
-				delete(r.claimed, seq)
-			}
-		}
+		position := r.position(ctx)
+		maps.DeleteFunc(r.claimed, func(seq int64, _ bool) bool { return seq > position })
 	}
 }
 

@@ -91,7 +91,7 @@ func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error
 		return nil, newCallError(call, mcp.Execution, noResult)
 	}
 	if t.session.otherModel {
-		rec, recordedCall := t.session.root.match(call.Tool, call.Args)
+		rec, recordedCall := t.session.root.findCall(call.Tool, call.Args)
 		if recordedCall == nil {
 			return nil, newCallError(call, mcp.Execution, noResult)
 		}
@@ -116,9 +116,10 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 	defer questions.close()
 
 	r.mu.Lock()
-	begin := r.repeated[call.CallID]
+	next := r.repeated[call.CallID]
 	r.mu.Unlock()
-	for i, e := range recorded.events[begin:] {
+	for ; next < len(recorded.events); next++ {
+		e := recorded.events[next]
 		if isApproval(e) {
 			continue // the agent asked this, not the server
 		}
@@ -136,18 +137,19 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 			if ctx.Err() != nil {
 				break // out of the switch: the question is skipped, but the outcome still follows
 			}
-			if required, n := inputRequired(recorded.events[begin+i:]); required != nil {
+			if required, questionCount := inputRequired(recorded.events[next:]); required != nil {
 				r.mu.Lock()
-				r.repeated[call.CallID] = begin + i + n
+				r.repeated[call.CallID] = next + questionCount
 				r.mu.Unlock()
 				return &content.Result{InputRequired: required}, nil
 			}
 			questions.ask(ctx, call, body)
 		case event.ElicitationResolved:
-			byPerson := r.rec.inputs[body.InterruptID] != nil
-			byEndOfRun := e.Seq >= r.rec.firstClosingEvent(len(r.rec.events)-1)
-			if stop := questions.withdraw[body.InterruptID]; stop != nil && !byPerson && !byEndOfRun {
-				stop() // the server withdrew the question
+			answeredByPerson := r.rec.inputs[body.InterruptID] != nil
+			closedByEndOfRun := e.Seq >= r.rec.firstClosingEvent(len(r.rec.events)-1)
+			withdraw := questions.withdraw[body.InterruptID]
+			if withdraw != nil && !answeredByPerson && !closedByEndOfRun { // the server withdrew the question
+				withdraw()
 			}
 		default:
 			return r.rec.outcome(ctx, call, e)
