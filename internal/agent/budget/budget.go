@@ -1,5 +1,5 @@
-// Package budget counts what a run uses and says what it may still use: calls, tokens, time,
-// bytes of results and money.
+// Package budget counts what a run uses and says what it may still use: calls, tokens, time, bytes of results and
+// money.
 //
 //	var clock budget.Clock
 //	ctx = clock.Start(ctx, limits.Seconds, out, guard)
@@ -8,12 +8,12 @@
 //	err := b.SpendTokens(ctx, out, usage) // after a model call
 //	b.BeginTurn(len(calls))
 //	limit, charged, changed := b.TryCall(0) // before each call
-//	if limit := b.Spent(); limit != "" {
+//	if limit := b.ReachedLimit(); limit != "" {
 //		// the next turn sums up, or a person allows more
 //	}
 //
-// Readers of the run learn of a limit from budget events, once at 80 % of it and once when it
-// is reached. The methods of Budget and Clock may be called by any number of goroutines.
+// Readers of the run learn of a limit from budget events, once at 80 % of it and once when it is reached. The methods
+// of Budget and Clock may be called concurrently, except where their comments say otherwise.
 package budget
 
 import (
@@ -39,24 +39,29 @@ type Limits struct {
 	Cost         float64 // in the operator's currency, at the model's prices
 }
 
-// Within returns l with every field lowered to limit's (see lowerLimit).
-func (l Limits) Within(limit Limits) Limits {
+// Within returns the lower of l and other for each limit, where 0 means no limit.
+func (l Limits) Within(other Limits) Limits {
 	return Limits{
-		ToolCalls:    lowerLimit(l.ToolCalls, limit.ToolCalls),
-		InputTokens:  lowerLimit(l.InputTokens, limit.InputTokens),
-		OutputTokens: lowerLimit(l.OutputTokens, limit.OutputTokens),
-		TotalTokens:  lowerLimit(l.TotalTokens, limit.TotalTokens),
-		Seconds:      lowerLimit(l.Seconds, limit.Seconds),
-		ResultBytes:  lowerLimit(l.ResultBytes, limit.ResultBytes),
-		Cost:         lowerLimit(l.Cost, limit.Cost),
+		ToolCalls:    lowerLimit(l.ToolCalls, other.ToolCalls),
+		InputTokens:  lowerLimit(l.InputTokens, other.InputTokens),
+		OutputTokens: lowerLimit(l.OutputTokens, other.OutputTokens),
+		TotalTokens:  lowerLimit(l.TotalTokens, other.TotalTokens),
+		Seconds:      lowerLimit(l.Seconds, other.Seconds),
+		ResultBytes:  lowerLimit(l.ResultBytes, other.ResultBytes),
+		Cost:         lowerLimit(l.Cost, other.Cost),
 	}
 }
 
 // ByName returns the limits by the names that requests and events use; 0 means no limit.
 func (l Limits) ByName() map[string]float64 {
 	return map[string]float64{
-		"tool_calls": float64(l.ToolCalls), "input_tokens": float64(l.InputTokens), "output_tokens": float64(l.OutputTokens),
-		"total_tokens": float64(l.TotalTokens), "seconds": l.Seconds, "result_bytes": float64(l.ResultBytes), "cost": l.Cost,
+		"tool_calls":    float64(l.ToolCalls),
+		"input_tokens":  float64(l.InputTokens),
+		"output_tokens": float64(l.OutputTokens),
+		"total_tokens":  float64(l.TotalTokens),
+		"seconds":       l.Seconds,
+		"result_bytes":  float64(l.ResultBytes),
+		"cost":          l.Cost,
 	}
 }
 
@@ -145,16 +150,16 @@ func (b *Budget) counterLocked(name string) *counter {
 	return &counter{name: name}
 }
 
-// Spent returns the name of a limit that is reached, so that no further turn with tools may follow, or "" if none is.
-// It ignores max_turns, which has its own finish reason.
-func (b *Budget) Spent() string {
+// ReachedLimit returns the name of a limit that is reached, so that no further turn with tools may follow, or "" if
+// none is. It ignores max_turns, which has its own finish reason.
+func (b *Budget) ReachedLimit() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.spentLocked()
+	return b.reachedLimitLocked()
 }
 
-// spentLocked is Spent for callers that hold b.mu.
-func (b *Budget) spentLocked() string {
+// reachedLimitLocked is ReachedLimit for callers that hold b.mu.
+func (b *Budget) reachedLimitLocked() string {
 	for _, c := range []*counter{&b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes} {
 		if c.isReached() {
 			return c.name
@@ -196,13 +201,14 @@ func (b *Budget) CostOf(used event.Usage) *float64 {
 func (b *Budget) ChargeResult(text, url string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	left := b.bytes.remaining()
-	b.bytes.used += min(float64(len(text)), left)
-	if float64(len(text)) <= left {
+	size, left := float64(len(text)), b.bytes.remaining()
+	if size <= left {
+		b.bytes.used += size
 		return text
 	}
-	cut, _ := content.TruncateText(text, int(left), url)
-	return cut
+	b.bytes.used += left
+	part, _ := content.TruncateText(text, int(left), url)
+	return part
 }
 
 // ChargeMedia counts an image or audio that is added to the conversation. If the limit does not allow it, ChargeMedia
@@ -248,7 +254,7 @@ func (b *Budget) TryCall(index int) (limit string, charged bool, changed <-chan 
 			undecidedBefore++
 		}
 	}
-	limit = b.spentLocked()
+	limit = b.reachedLimitLocked()
 	if limit == "" && b.calls.remaining() > float64(undecidedBefore) {
 		b.calls.used++
 		charged = true
@@ -292,9 +298,7 @@ func (b *Budget) SamplingTokens(wanted int64) (limit int64, ok bool) {
 // out.
 func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
-	b.sampled.InputTokens += used.InputTokens
-	b.sampled.OutputTokens += used.OutputTokens
-	b.sampled.TotalTokens += used.TotalTokens
+	b.sampled = b.sampled.Plus(used)
 	b.mu.Unlock()
 	return b.SpendTokens(ctx, out, used)
 }
@@ -303,35 +307,38 @@ func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, used event
 func (b *Budget) TakeSampled() event.Usage {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	u := b.sampled
+	sampled := b.sampled
 	b.sampled = event.Usage{}
-	return u
+	return sampled
 }
 
-// Remaining returns the limits of a child run: the rest of this budget, divided by share, the number of children
-// that run concurrently. Seconds are not divided. For a limit that is used up it returns the smallest possible limit,
-// because 0 would mean no limit. Calls have no such limit: if fewer calls are left than there are children, hasCalls is
-// false, and the child must not make calls.
-func (b *Budget) Remaining(share int) (limits Limits, hasCalls bool) {
+// Remaining returns the limits of each of a number of child runs that run concurrently: the rest of this budget,
+// divided by children. Seconds are not divided, but end with the parent's time for tools. For a limit that is used up,
+// Remaining returns the smallest possible limit, because 0 would mean no limit. Calls have no such limit: if fewer
+// calls are left than there are children, hasCalls is false, and the children must not make calls.
+func (b *Budget) Remaining(children int) (limits Limits, hasCalls bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	part := func(c *counter) float64 {
+	share := func(c *counter) float64 {
 		if c.max <= 0 {
 			return 0 // no limit
 		}
-		return max(c.remaining()/float64(share), math.SmallestNonzeroFloat64)
+		return max(c.remaining()/float64(children), math.SmallestNonzeroFloat64)
 	}
-	whole := func(c *counter) int64 { return int64(math.Ceil(part(c))) }
-	hasCalls = b.calls.max <= 0 || b.calls.remaining() >= float64(share)
+	roundedUp := func(c *counter) int64 { return int64(math.Ceil(share(c))) }
 	limits = Limits{
-		ToolCalls: int(part(&b.calls)), InputTokens: whole(&b.input), OutputTokens: whole(&b.output),
-		TotalTokens: whole(&b.total), ResultBytes: whole(&b.bytes), Cost: part(&b.cost),
+		ToolCalls:    int(share(&b.calls)),
+		InputTokens:  roundedUp(&b.input),
+		OutputTokens: roundedUp(&b.output),
+		TotalTokens:  roundedUp(&b.total),
+		ResultBytes:  roundedUp(&b.bytes),
+		Cost:         share(&b.cost),
 	}
 	if b.seconds > 0 {
-		// The child must end before the parent's time for tools is used up.
-		reserve := min(b.seconds/5, maxReserve.Seconds())
+		reserve := min(b.seconds/5, maxReserve.Seconds()) // as in Clock
 		limits.Seconds = max(b.seconds-reserve-b.clock.Elapsed().Seconds(), 0.001)
 	}
+	hasCalls = b.calls.max <= 0 || b.calls.remaining() >= float64(children)
 	return limits, hasCalls
 }
 
@@ -429,14 +436,7 @@ func (c *counter) remaining() float64 {
 // caller must hold Budget.mu.
 func reportLimits(ctx context.Context, out *event.Writer, counters ...*counter) error {
 	for _, c := range counters {
-		level := 0
-		switch {
-		case c.max <= 0:
-		case c.isReached():
-			level = 100
-		case c.used*100 >= c.max*80:
-			level = 80
-		}
+		level := c.level()
 		if level <= c.reported || c.max < c.reportedFor {
 			continue
 		}
@@ -452,4 +452,15 @@ func reportLimits(ctx context.Context, out *event.Writer, counters ...*counter) 
 		}
 	}
 	return nil
+}
+
+// level returns the highest percentage of the limit, among those that budget events report, that is used: 0, 80 or 100.
+func (c *counter) level() int {
+	switch {
+	case c.isReached():
+		return 100
+	case c.max > 0 && c.used*100 >= c.max*80:
+		return 80
+	}
+	return 0
 }

@@ -102,20 +102,23 @@ func (t Turn) Encode() []byte {
 		return data
 	}
 	t = t.withoutMedia()
-	for limit := event.MaxTurn / 4; ; limit /= 4 {
+	for limit := event.MaxTurn / 4; limit >= minText; limit /= 4 {
 		if data, ok := t.encodeWithin(event.MaxTurn); ok {
 			return data
 		}
 		t = t.shorten(limit)
-		if limit < minText { // the turn has too many messages, steps or calls, however short they are
-			t.Given = nil
-			t.Steps = t.Steps[max(0, len(t.Steps)-1):]
-			for i := range t.Steps {
-				t.Steps[i].Calls = nil
-			}
-			return t.encode()
-		}
 	}
+	if data, ok := t.encodeWithin(event.MaxTurn); ok {
+		return data
+	}
+	// The turn has too many messages, steps or calls, however short they are.
+	t = t.shorten(minText / 2)
+	t.Given = nil
+	t.Steps = t.Steps[max(0, len(t.Steps)-1):]
+	for i := range t.Steps {
+		t.Steps[i].Calls = nil
+	}
+	return t.encode()
 }
 
 // maxAddress is how long, in bytes, an image's address may be for Encode to keep it. Requests have no limit for
@@ -207,7 +210,10 @@ func omittedFileLine(media llm.Media) string {
 // shorten returns the turn with each text, argument and result cut to limit bytes, plus a note in each that was cut.
 // Cut arguments are no longer JSON, so they become ArgsText. shorten does not change t.
 func (t Turn) shorten(limit int) Turn {
-	short := func(text string) string { text, _ = content.TruncateText(text, limit, ""); return text }
+	short := func(text string) string {
+		text, _ = content.TruncateText(text, limit, "")
+		return text
+	}
 	t.Question = short(t.Question)
 	t.Given = slices.Clone(t.Given)
 	for i := range t.Given {
@@ -245,15 +251,16 @@ func (t Turn) Messages() []Message {
 		if strings.TrimSpace(s.Text) == "" && len(s.Calls) == 0 {
 			continue
 		}
-		m := Message{Role: string(llm.Assistant), Content: s.Text}
+		answer := Message{Role: string(llm.Assistant), Content: s.Text}
 		var results []Message
 		for i, c := range s.Calls {
-			m.Calls = append(m.Calls, llm.ToolCall{Index: i, ID: c.CallID, Name: c.Tool, Arguments: c.arguments()})
-			if text, ended := c.result(); ended {
-				results = append(results, Message{Role: string(llm.ToolRole), CallID: c.CallID, Content: text})
+			answer.Calls = append(answer.Calls, llm.ToolCall{Index: i, ID: c.CallID, Name: c.Tool, Arguments: c.arguments()})
+			if c.hasResult() {
+				results = append(results, Message{Role: string(llm.ToolRole), CallID: c.CallID, Content: c.resultText()})
 			}
 		}
-		out = append(append(out, m), results...)
+		out = append(out, answer)
+		out = append(out, results...)
 	}
 	return out
 }
@@ -286,18 +293,19 @@ func (c Call) arguments() string {
 	return c.ArgsText
 }
 
-// result returns the call's result or error as text for the model. ended is false if the call has neither.
-func (c Call) result() (text string, ended bool) {
+// hasResult reports whether the call has a result or an error.
+func (c Call) hasResult() bool { return c.Payload != nil || c.Error != nil }
+
+// resultText returns the call's result or error as text for the model: a result that is a JSON string without quotes,
+// and any other result as JSON. The call must have one of them.
+func (c Call) resultText() (text string) {
 	if c.Error != nil {
-		return "Error: " + *c.Error, true
-	}
-	if c.Payload == nil {
-		return "", false
+		return "Error: " + *c.Error
 	}
 	if json.Unmarshal(c.Payload, &text) == nil {
-		return text, true
+		return text
 	}
-	return string(c.Payload), true
+	return string(c.Payload)
 }
 
 // IDRule describes the ids that IsID accepts, for the error messages of API formats.
