@@ -64,14 +64,16 @@ func (j *partJoiner) addPart(words []string) (complete bool) {
 	if len(words) != 3 {
 		return false
 	}
-	index, count, piece := words[0], words[1], words[2]
-	n, err := strconv.Atoi(index)
-	if n == 0 {
+	index, err := strconv.Atoi(words[0])
+	if err != nil {
+		return false
+	}
+	if index == 0 {
 		j.pieces = ""
 	}
+	count, piece := words[1], words[2]
 	j.pieces += piece
-	isLast := err == nil && strconv.Itoa(n+1) == count
-	if !isLast {
+	if strconv.Itoa(index+1) != count { // not the last part
 		return false
 	}
 	data, err := base64.StdEncoding.DecodeString(j.pieces)

@@ -50,14 +50,13 @@ func (s *State) HasCallOf(tool string) bool {
 	if s == nil {
 		return false
 	}
-	for n := range s.Steps {
-		step := s.Step(n + 1)
-		if step == nil { // the step did not end, and will run again
+	for _, step := range s.Steps {
+		if !step.Ended { // it will run again
 			continue
 		}
 		for _, c := range step.Calls {
-			failed, _ := c.End.(event.ToolError)
-			if c.Tool == tool && failed.Kind != "unknown_tool" {
+			failure, _ := c.End.(event.ToolError)
+			if c.Tool == tool && failure.Kind != "unknown_tool" {
 				return true
 			}
 		}
@@ -153,24 +152,24 @@ func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State
 	for _, in := range inputs {
 		state.Inputs[in.ID] = in.Data
 	}
-	n := noteReader{State: state, byKey: make(map[string]*Call)}
-	var countFrom int64 // the previous event's time; 0 if the time until the next event does not count
+	reader := noteReader{State: state, byKey: make(map[string]*Call)}
+	var countedFrom int64 // the previous event's time; 0 if the time from there to the next event is not charged
 	for _, e := range events {
-		if countFrom > 0 {
-			state.Used += time.Duration(e.Time-countFrom) * time.Millisecond
+		if countedFrom > 0 {
+			state.Used += time.Duration(e.Time-countedFrom) * time.Millisecond
 		}
-		countFrom = e.Time
+		countedFrom = e.Time
 		state.applyEvent(e)
-		if c, ok := e.Body.(event.ToolCallStart); ok {
-			n.byKey[CallKey(c.CallID)] = state.Calls[c.CallID]
-		}
-		if _, suspended := e.Body.(event.Suspended); suspended {
-			countFrom = 0
+		switch body := e.Body.(type) {
+		case event.ToolCallStart:
+			reader.byKey[CallKey(body.CallID)] = state.Calls[body.CallID]
+		case event.Suspended:
+			countedFrom = 0
 		}
 		for ; len(notes) > 0 && notes[0].After <= e.Seq; notes = notes[1:] {
-			processChanged := n.applyNote(strings.Fields(string(notes[0].Data)))
+			processChanged := reader.applyNote(strings.Fields(string(notes[0].Data)))
 			if processChanged {
-				countFrom = 0 // no process executed the run until the next event
+				countedFrom = 0 // no process executed the run until the next event
 			}
 		}
 	}
@@ -339,8 +338,8 @@ func (s *State) applyEvent(e event.Event) {
 			s.Reported[body.Limit] = 100
 		}
 	case event.BudgetRequired:
-		asked, _ := InterruptOf(e)
-		s.BudgetQuestion = &asked
+		question, _ := InterruptOf(e)
+		s.BudgetQuestion = &question
 	case event.BudgetResolved:
 		s.applyBudgetResolved(body, step)
 	case event.Suspended:
@@ -367,9 +366,9 @@ func (s *State) applyBudgetResolved(resolved event.BudgetResolved, step *Step) {
 
 // applyCallEvent applies an event about a call. It ignores other events.
 func (s *State) applyCallEvent(e event.Event) {
-	asked, resolvedID := InterruptOf(e)
-	if asked.ID != "" {
-		s.addQuestion(asked)
+	question, resolvedID := InterruptOf(e)
+	if question.ID != "" {
+		s.addQuestion(question)
 		return
 	}
 	if resolvedID != "" && s.resolveRelayed(resolvedID) {
@@ -395,25 +394,29 @@ func (s *State) applyCallEvent(e event.Event) {
 	case event.ApprovalResolved:
 		s.Calls[body.CallID].Resolution = &body
 	case event.ElicitationResolved:
-		c := s.Calls[body.CallID]
-		c.Elicitations = slices.DeleteFunc(c.Elicitations, func(i event.Interrupt) bool { return i.ID == body.InterruptID })
-		if c.Elicited == nil {
-			c.Elicited = make(map[string]event.ElicitationResolved)
-		}
-		c.Elicited[body.InterruptID] = body
+		s.Calls[body.CallID].addResolvedElicitation(body)
 	}
 }
 
+// addResolvedElicitation moves a server's question from c.Elicitations to c.Elicited.
+func (c *Call) addResolvedElicitation(resolved event.ElicitationResolved) {
+	c.Elicitations = slices.DeleteFunc(c.Elicitations, func(i event.Interrupt) bool { return i.ID == resolved.InterruptID })
+	if c.Elicited == nil {
+		c.Elicited = make(map[string]event.ElicitationResolved)
+	}
+	c.Elicited[resolved.InterruptID] = resolved
+}
+
 // addQuestion adds a question to the call that it is about.
-func (s *State) addQuestion(asked event.Interrupt) {
-	call := s.Calls[asked.CallID]
+func (s *State) addQuestion(question event.Interrupt) {
+	call := s.Calls[question.CallID]
 	switch {
-	case asked.ChildRunID != "":
-		call.Relayed = append(call.Relayed, &Relayed{Interrupt: asked})
-	case asked.Kind == event.KindApproval:
-		call.Approval, call.Resolution = &asked, nil
+	case question.ChildRunID != "":
+		call.Relayed = append(call.Relayed, &Relayed{Interrupt: question})
+	case question.Kind == event.KindApproval:
+		call.Approval, call.Resolution = &question, nil
 	default:
-		call.Elicitations = append(call.Elicitations, asked)
+		call.Elicitations = append(call.Elicitations, question)
 	}
 }
 
@@ -449,9 +452,16 @@ func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
 		}, ""
 	case event.ApprovalRequired:
 		return event.Interrupt{
-			ID: body.InterruptID, Kind: event.KindApproval, Call: body.Call, Message: body.Message, Args: body.Args,
-			ArgsSHA256: hexSHA256(body.Args), ToolVersion: body.ToolVersion, CreatedAt: e.Time, ExpiresAt: body.ExpiresAt,
-			ChildRunID: body.ChildRunID,
+			ID:          body.InterruptID,
+			Kind:        event.KindApproval,
+			Call:        body.Call,
+			Message:     body.Message,
+			Args:        body.Args,
+			ArgsSHA256:  hexSHA256(body.Args),
+			ToolVersion: body.ToolVersion,
+			CreatedAt:   e.Time,
+			ExpiresAt:   body.ExpiresAt,
+			ChildRunID:  body.ChildRunID,
 		}, ""
 	case event.BudgetRequired:
 		return event.Interrupt{
