@@ -154,12 +154,12 @@ func (g *Gate) Acquire(ctx context.Context, name string, requestBytes int64) (*S
 // taken the memory since Acquire checked it, newSlot frees the slot and returns a *Refusal.
 func (g *Gate) newSlot(name string, requestBytes int64) (*Slot, error) {
 	slot := &Slot{gate: g, caller: name, spentToken: true}
-	enough := false
-	slot.Memory, enough = g.Memory.reserve(requestBytes, false)
+	memory, enough := g.Memory.reserve(requestBytes)
 	if !enough {
 		slot.Discard()
 		return nil, newRefusal(ErrMemory, memoryWait)
 	}
+	slot.Memory = memory
 	return slot, nil
 }
 
@@ -174,12 +174,14 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 	case caller == nil:
 		return nil, g.fullRefusalLocked(now, 1)
 	case caller.tokens < 1:
-		return nil, newRefusal(ErrTooFast, time.Duration((1-caller.tokens)*float64(g.Rate.Per)/float64(g.Rate.N)))
+		untilToken := (1 - caller.tokens) * float64(g.Rate.Per) / float64(g.Rate.N)
+		return nil, newRefusal(ErrTooFast, time.Duration(untilToken))
 	case g.PerCaller > 0 && caller.active+caller.waiting >= g.PerCaller:
 		// The caller can try again when one of its own runs ends. These are only some of all runs, so that takes longer
 		// than until any run ends.
 		runsPerOwnRun := float64(g.active) / float64(max(caller.active, 1))
-		return nil, newRefusal(ErrTooMany, time.Duration(float64(g.pace.meanInterval(now))*runsPerOwnRun))
+		untilOwnRunEnds := float64(g.pace.meanInterval(now)) * runsPerOwnRun
+		return nil, newRefusal(ErrTooMany, time.Duration(untilOwnRunEnds))
 	case memoryIsShort:
 		return nil, newRefusal(ErrMemory, memoryWait)
 	case g.active < g.Max && g.queue.count == 0:
@@ -205,10 +207,12 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 func (g *Gate) makeQueueSpaceLocked(name string, caller *callerState, now time.Time) error {
 	position := g.queue.positionOf(name, caller.waiting+1)
 	longestWait := maxWait
-	if len(g.callers) > 1 && (caller.active+caller.waiting)*len(g.callers) >= g.Max {
-		longestWait = maxFairWait // the caller already has its share of the slots
+	hasItsShare := (caller.active+caller.waiting)*len(g.callers) >= g.Max
+	if hasItsShare && len(g.callers) > 1 {
+		longestWait = maxFairWait
 	}
-	if time.Duration(position)*g.pace.meanInterval(now) >= longestWait {
+	expectedWait := time.Duration(position) * g.pace.meanInterval(now)
+	if expectedWait >= longestWait {
 		return g.fullRefusalLocked(now, position)
 	}
 	if g.queue.count < max(minQueue, 2*g.Max) {
@@ -231,13 +235,12 @@ func (g *Gate) AcquireOverLimit(name string, requestBytes int64) *Slot {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	c := g.callerLocked(name, now)
-	if c == nil {
-		c = g.addCallerLocked(name, now)
+	caller := g.callerLocked(name, now)
+	if caller == nil { // maxCallers are in memory
+		caller = g.addCallerLocked(name, now)
 	}
-	g.countActiveLocked(c, now)
-	reserved, _ := g.Memory.reserve(requestBytes, true)
-	return &Slot{Memory: reserved, gate: g, caller: name}
+	g.countActiveLocked(caller, now)
+	return &Slot{Memory: g.Memory.reserveOverLimit(requestBytes), gate: g, caller: name}
 }
 
 // HasFreeSlot reports whether there is a slot, and memory, for a run to be taken over from another process. Such a run
@@ -300,7 +303,7 @@ func (s *Slot) freeOnce(began bool) {
 	gate.serveQueueLocked(now)
 	select {
 	case gate.freed <- struct{}{}:
-	default: // the channel still holds an earlier element
+	default: // the channel still has an earlier element
 	}
 }
 

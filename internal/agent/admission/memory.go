@@ -80,20 +80,33 @@ func (m *Memory) fits(requestBytes int64) bool {
 	return m.fitsLocked(m.newReservationLocked(requestBytes))
 }
 
-// reserve takes memory for a run whose request holds requestBytes. If not enough is left, it returns nil and false, or
-// takes the memory anyway if force is true. A nil Memory returns nil and true.
-func (m *Memory) reserve(requestBytes int64, force bool) (reservation *Reservation, enough bool) {
+// reserve takes memory for a run whose request holds requestBytes. If not enough is left, it returns nil and false. A
+// nil Memory returns nil and true.
+func (m *Memory) reserve(requestBytes int64) (reservation *Reservation, enough bool) {
 	if m == nil {
 		return nil, true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.newReservationLocked(requestBytes)
-	if !force && !m.fitsLocked(r) {
+	if !m.fitsLocked(r) {
 		return nil, false
 	}
 	m.taken += r.countedBytes()
 	return r, true
+}
+
+// reserveOverLimit takes memory for a run whose request holds requestBytes, even if not enough is left. A nil Memory
+// returns nil.
+func (m *Memory) reserveOverLimit(requestBytes int64) *Reservation {
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.newReservationLocked(requestBytes)
+	m.taken += r.countedBytes()
+	return r
 }
 
 // Hold adds bytes, which may be negative, to what is held. It returns false if not enough memory is left; the
@@ -110,8 +123,9 @@ func (r *Reservation) Hold(bytes int64) bool {
 	}
 	before := r.countedBytes()
 	r.held += bytes
-	m.taken += r.countedBytes() - before
-	if r.countedBytes() <= before || m.taken <= m.capacity {
+	growth := r.countedBytes() - before
+	m.taken += growth
+	if growth <= 0 || m.taken <= m.capacity {
 		return true
 	}
 	r.releaseLocked()

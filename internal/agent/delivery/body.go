@@ -37,9 +37,15 @@ type body struct {
 // that needs the rest fetches the run. If the end cannot be encoded, the body has neither metadata nor an error, and
 // Truncated is set.
 func newBody(run event.Run, agent string, end event.Body) body {
+	ended := event.Run{Last: event.Event{Body: end}}
 	b := body{
-		RunID: run.ID, ThreadID: run.ThreadID, Subject: run.Owner.Subject, Agent: agent, TraceID: run.TraceID,
-		Status: event.Run{Last: event.Event{Body: end}}.Status(), RequestMetadata: run.Metadata,
+		RunID:           run.ID,
+		ThreadID:        run.ThreadID,
+		Subject:         run.Owner.Subject,
+		Agent:           agent,
+		Status:          ended.Status(),
+		RequestMetadata: run.Metadata,
+		TraceID:         run.TraceID,
 	}
 	var err error
 	switch end := end.(type) {

@@ -30,6 +30,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -178,12 +179,7 @@ func (d *Deliverer) AllowsCallback(url string) bool {
 		return false
 	}
 	origin, ok := originOf(url)
-	for _, allowed := range d.CallbackOrigins {
-		if ok && origin == allowed {
-			return true
-		}
-	}
-	return false
+	return ok && slices.Contains(d.CallbackOrigins, origin)
 }
 
 // sizeKey is the metadata key under which a delivery's run has its size in bytes.

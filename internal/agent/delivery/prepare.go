@@ -18,8 +18,8 @@ import (
 // Prepared holds the stored deliveries about one run's end. Call Send or Release once. A nil *Prepared has no
 // deliveries.
 type Prepared struct {
-	d    *Deliverer
-	jobs []pending
+	d          *Deliverer
+	deliveries []pending
 }
 
 // pending is a stored delivery before its first attempt.
@@ -36,20 +36,22 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 	if d == nil || run.ParentID != "" { // receivers are informed only about runs that API clients started
 		return nil, nil
 	}
+	var callbacks []string // of the deliveries; "" for that to d.URL
+	if d.URL != "" {
+		callbacks = append(callbacks, "")
+	}
+	if callback != "" {
+		callbacks = append(callbacks, callback)
+	}
 	prepared := &Prepared{d: d}
-	for _, to := range []struct {
-		url        string
-		isCallback bool
-	}{{url: d.URL}, {url: callback, isCallback: true}} {
-		if to.url == "" {
-			continue
-		}
+	for _, to := range callbacks {
 		rec := record{
-			Version: recordVersion, ID: webhookID(run.ID, to.isCallback),
-			Created: d.Log.Now().UnixMilli(), End: fingerprint(end), Body: newBody(run, agent, end),
-		}
-		if to.isCallback {
-			rec.Callback = to.url
+			Version:  recordVersion,
+			ID:       webhookID(run.ID, to != ""),
+			Callback: to,
+			Created:  d.Log.Now().UnixMilli(),
+			End:      fingerprint(end),
+			Body:     newBody(run, agent, end),
 		}
 		job, err := d.storeDelivery(ctx, run, rec)
 		switch {
@@ -57,9 +59,9 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 			prepared.Release()
 			return nil, fmt.Errorf("store a delivery: %w", err)
 		case err != nil:
-			d.giveUp(ctx, rec, err.Error())
+			d.reportGivenUp(ctx, rec, err.Error())
 		default:
-			prepared.jobs = append(prepared.jobs, pending{job, rec})
+			prepared.deliveries = append(prepared.deliveries, pending{job, rec})
 		}
 	}
 	return prepared, nil
@@ -87,7 +89,7 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		Metadata: map[string]string{sizeKey: strconv.FormatInt(size, 10)},
 	})
 	if err != nil {
-		d.notStored(size)
+		d.cancelReserved(size)
 		return nil, fmt.Errorf("create a delivery: %w", err)
 	}
 	job, err := d.Log.CreateJob(ctx, id, text)
@@ -95,7 +97,7 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		_, err = d.Log.Append(ctx, id, event.Start{TraceID: run.TraceID})
 	}
 	if err != nil {
-		d.notStored(size)
+		d.cancelReserved(size)
 		cleanup := context.WithoutCancel(ctx)
 		_ = d.Log.Delete(cleanup, id)
 		if job != nil {
@@ -104,7 +106,7 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		return nil, fmt.Errorf("create the job of a delivery: %w", err)
 	}
 
-	d.stored(size)
+	d.confirmReserved(size)
 	d.mu.Lock()
 	d.local[id] = true
 	d.mu.Unlock()
@@ -114,8 +116,8 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 // webhookID returns the webhook-id header. It is the same for all attempts to deliver a run's end to one of its two
 // receivers, even if another process stores the delivery again after a takeover, so that receivers can ignore
 // duplicates.
-func webhookID(run string, callback bool) string {
-	sum := sha256.Sum256([]byte(fmt.Sprintf("run %t %s", callback, run)))
+func webhookID(run string, isCallback bool) string {
+	sum := sha256.Sum256([]byte(fmt.Sprintf("run %t %s", isCallback, run)))
 	return idPrefix + hex.EncodeToString(sum[:16])
 }
 
@@ -124,8 +126,8 @@ func (p *Prepared) Send() {
 	if p == nil {
 		return
 	}
-	for _, x := range p.jobs {
-		p.d.startAttempt(x.job, x.rec)
+	for _, delivery := range p.deliveries {
+		p.d.startAttempt(delivery.job, delivery.rec)
 	}
 }
 
@@ -135,8 +137,8 @@ func (p *Prepared) Release() {
 	if p == nil {
 		return
 	}
-	for _, x := range p.jobs {
-		p.d.release(x.job)
+	for _, delivery := range p.deliveries {
+		p.d.release(delivery.job)
 	}
 }
 
@@ -151,17 +153,18 @@ func (d *Deliverer) Resume(job event.Job) {
 		_ = job.Park(ctx, 0, time.Now().Add(maxDelay)) // if that fails, the lease expires later, with the same effect
 		return
 	}
-	var head struct { // the members that records of all versions have
+	var common struct { // the members that records of all versions have
 		Version int   `json:"version"`
 		Created int64 `json:"created"`
 	}
-	if json.Unmarshal(job.Request(), &head) == nil && head.Version > recordVersion && d.Log.Now().Sub(time.UnixMilli(head.Created)) < lifetime {
+	isNewer := json.Unmarshal(job.Request(), &common) == nil && common.Version > recordVersion
+	if age := d.Log.Now().Sub(time.UnixMilli(common.Created)); isNewer && age < lifetime {
 		d.park(job, newerDelay)
 		return
 	}
 	var rec record
 	if err := json.Unmarshal(job.Request(), &rec); err != nil || rec.Version != recordVersion {
-		d.giveUp(d.ctx, rec, "its record cannot be read")
+		d.reportGivenUp(d.ctx, rec, "its record cannot be read")
 		d.remove(job, rec)
 		return
 	}

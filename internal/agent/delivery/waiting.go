@@ -17,7 +17,7 @@ import (
 type tally struct{ count, bytes int64 }
 
 // reserve counts a delivery that is about to be stored. It returns false, and counts nothing, if too many are waiting.
-// If it returns true, the caller must call stored or notStored.
+// If it returns true, the caller must call confirmReserved or cancelReserved.
 func (d *Deliverer) reserve(size int64) bool {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
@@ -31,8 +31,8 @@ func (d *Deliverer) reserve(size int64) bool {
 	return true
 }
 
-// stored records that the log has stored a delivery for which reserve was called.
-func (d *Deliverer) stored(size int64) {
+// confirmReserved records that the log has stored a delivery for which reserve was called.
+func (d *Deliverer) confirmReserved(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
 	d.storing.count--
@@ -41,8 +41,8 @@ func (d *Deliverer) stored(size int64) {
 	d.added.bytes += size
 }
 
-// notStored undoes reserve for a delivery that the log did not store.
-func (d *Deliverer) notStored(size int64) {
+// cancelReserved undoes reserve for a delivery that the log did not store.
+func (d *Deliverer) cancelReserved(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
 	d.storing.count--
@@ -51,8 +51,8 @@ func (d *Deliverer) notStored(size int64) {
 	d.bytes.Add(-size)
 }
 
-// removed subtracts a delivery that was removed from the log.
-func (d *Deliverer) removed(size int64) {
+// uncount subtracts a delivery that was removed from the log.
+func (d *Deliverer) uncount(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
 	d.waiting.Add(-1)
@@ -85,25 +85,27 @@ func (d *Deliverer) countStored() {
 	d.countMu.Lock()
 	addedBefore := d.added
 	d.countMu.Unlock()
-	var n, bytes int64
-	for filter := (event.Filter{Owner: deliveryOwner, Limit: event.MaxPage}); n < maxWaiting; {
+	var inLog tally
+	filter := event.Filter{Owner: deliveryOwner, Limit: event.MaxPage}
+	for inLog.count < maxWaiting {
 		page, err := d.Log.Runs(ctx, filter)
 		if err != nil {
 			return
 		}
-		for _, r := range page.Runs {
-			size, _ := strconv.ParseInt(r.Metadata[sizeKey], 10, 64)
-			n, bytes = n+1, bytes+size
+		for _, run := range page.Runs {
+			size, _ := strconv.ParseInt(run.Metadata[sizeKey], 10, 64)
+			inLog.count++
+			inLog.bytes += size
 		}
-		filter.Before = page.Next
-		if filter.Before == "" {
+		if page.Next == "" {
 			break
 		}
+		filter.Before = page.Next
 	}
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
-	d.waiting.Store(n + d.storing.count + d.added.count - addedBefore.count)
-	d.bytes.Store(bytes + d.storing.bytes + d.added.bytes - addedBefore.bytes)
+	d.waiting.Store(inLog.count + d.storing.count + d.added.count - addedBefore.count)
+	d.bytes.Store(inLog.bytes + d.storing.bytes + d.added.bytes - addedBefore.bytes)
 }
 
 // Drain waits until the attempts in flight have ended, and cancels them when ctx ends. If the log is local, it also
@@ -138,7 +140,7 @@ func (d *Deliverer) Drain(ctx context.Context) {
 	d.sender.close()
 }
 
-// awaitLocal waits until d.local is empty, which removeDelivery signals by closing d.idle, or until ctx ends.
+// awaitLocal waits until d.local is empty, which forgetLocal signals by closing d.idle, or until ctx ends.
 func (d *Deliverer) awaitLocal(ctx context.Context) {
 	d.mu.Lock()
 	idle := make(chan struct{})

@@ -133,7 +133,7 @@ func (a amounts) plus(b amounts) amounts {
 }
 
 // byName returns the amount that a Limit with this name limits. known is false if ParseLimits has no such name.
-func (a amounts) byName(name string) (n float64, known bool) {
+func (a amounts) byName(name string) (amount float64, known bool) {
 	switch name {
 	case "cost":
 		return a.Cost, true
@@ -198,16 +198,17 @@ func (p *pendingUse) total() amounts {
 // early.
 func (b *budgets) check(ctx context.Context, caller string) error {
 	b.mu.Lock()
-	use, tooMany := b.pending[caller].total(), len(b.pending) >= maxPending
+	pending := b.pending[caller].total()
+	tooManyPending := len(b.pending) >= maxPending
 	b.mu.Unlock()
-	stored, _, err := b.load(ctx, caller)
+	stored, _, err := b.loadPeriods(ctx, caller)
 	if err != nil {
 		return fmt.Errorf("read what a caller has used: %w: %w", event.ErrUnavailable, err)
 	}
-	if tooMany {
+	if tooManyPending {
 		return fmt.Errorf("store what callers have used: %w", event.ErrUnavailable)
 	}
-	if spent := b.spent(stored, use); spent != nil {
+	if spent := b.findSpentLimit(stored, pending); spent != nil {
 		return spent
 	}
 	return nil
@@ -221,14 +222,14 @@ func (b *budgets) charge(ctx context.Context, caller string, use amounts) *Spent
 	defer cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := b.pending[caller]
-	if p == nil {
-		p = &pendingUse{}
-		b.pending[caller] = p
+	pending := b.pending[caller]
+	if pending == nil {
+		pending = &pendingUse{}
+		b.pending[caller] = pending
 	}
-	p.waiting = p.waiting.plus(use)
-	b.storeLocked(ctx, caller, p)
-	return b.spent(p.stored, p.total()) // use p, because storeLocked may have removed it from b.pending
+	pending.waiting = pending.waiting.plus(use)
+	b.storeLocked(ctx, caller, pending) // may remove pending from b.pending
+	return b.findSpentLimit(pending.stored, pending.total())
 }
 
 // storeLocked stores pending.waiting until nothing is waiting or the store fails. Then it removes the caller from
@@ -244,7 +245,7 @@ func (b *budgets) storeLocked(ctx context.Context, caller string, pending *pendi
 		pending.inFlight, pending.waiting = pending.waiting, amounts{}
 		use := pending.inFlight
 		b.mu.Unlock()
-		stored, err := b.add(ctx, caller, use)
+		stored, err := b.addToStored(ctx, caller, use)
 		b.mu.Lock()
 		pending.inFlight = amounts{}
 		if err != nil {
@@ -261,22 +262,23 @@ func (b *budgets) storeLocked(ctx context.Context, caller string, pending *pendi
 func (b *budgets) flush(ctx context.Context) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for caller, p := range b.pending {
+	for caller, pending := range b.pending {
 		if ctx.Err() != nil {
 			return
 		}
-		b.storeLocked(ctx, caller, p)
+		b.storeLocked(ctx, caller, pending)
 	}
 }
 
-// spent returns an error if the stored and the pending use together have reached a limit, and nil otherwise. If several
-// limits are reached, the error names the one whose period ends last, because the caller is refused until then.
-func (b *budgets) spent(stored map[string]period, pending amounts) (longest *SpentError) {
+// findSpentLimit returns an error if the stored and the pending use together have reached a limit, and nil otherwise.
+// If several limits are reached, the error names the one whose period ends last, because the caller is refused until
+// then.
+func (b *budgets) findSpentLimit(stored map[string]period, pending amounts) (longest *SpentError) {
 	now := b.store.Now()
 	for _, limit := range b.limits {
 		current := limit.current(stored, now)
-		amount, _ := pending.byName(limit.Name)
-		used := current.Used + amount
+		pendingAmount, _ := pending.byName(limit.Name)
+		used := current.Used + pendingAmount
 		if used < limit.Max {
 			continue
 		}
@@ -304,8 +306,9 @@ func (l Limit) isCurrent(stored map[string]period, now time.Time) bool {
 	return ok && now.Before(time.UnixMilli(s.From).Add(l.Period))
 }
 
-// load returns a caller's stored periods by Limit.key, or nil if none are stored. SetValue needs the returned revision.
-func (b *budgets) load(ctx context.Context, caller string) (stored map[string]period, revision uint64, err error) {
+// loadPeriods returns a caller's stored periods by Limit.key, or nil if none are stored. SetValue needs the returned
+// revision.
+func (b *budgets) loadPeriods(ctx context.Context, caller string) (stored map[string]period, revision uint64, err error) {
 	value, revision, err := b.store.Value(ctx, values.NewKey("caller budget", caller))
 	if err != nil {
 		return nil, 0, err
@@ -318,11 +321,11 @@ func (b *budgets) load(ctx context.Context, caller string) (stored map[string]pe
 	return stored, revision, nil
 }
 
-// add adds use to a caller's stored periods, and returns the new sums. If another process changes the value between the
-// read and the write, add tries again, storeTries times in total, with pauses that get longer.
-func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[string]period, error) {
+// addToStored adds use to a caller's stored periods, and returns the new sums. If another process changes the value
+// between the read and the write, addToStored tries again, storeTries times in total, with pauses that get longer.
+func (b *budgets) addToStored(ctx context.Context, caller string, use amounts) (map[string]period, error) {
 	for try := range storeTries {
-		stored, revision, err := b.load(ctx, caller)
+		stored, revision, err := b.loadPeriods(ctx, caller)
 		if err != nil {
 			return nil, err
 		}
@@ -331,15 +334,17 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 		if err != nil {
 			return nil, fmt.Errorf("encode what a caller has used: %w", err)
 		}
-		revision, err = b.store.SetValue(ctx, values.NewKey("caller budget", caller), value, revision, ttl+time.Second)
+		newRevision, err := b.store.SetValue(ctx, values.NewKey("caller budget", caller), value, revision, ttl+time.Second)
 		if err != nil {
 			return nil, fmt.Errorf("store what a caller has used: %w", err)
 		}
-		if revision > 0 {
+		hasConflict := newRevision == 0 // another process has changed the value since loadPeriods
+		if !hasConflict {
 			return sum, nil
 		}
-		select { // another process changed the value; wait and try again
-		case <-time.After(rand.N(time.Millisecond << min(try, 7))):
+		pause := rand.N(time.Millisecond << min(try, 7))
+		select {
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -353,19 +358,7 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 func (b *budgets) addUse(stored map[string]period, use amounts) (sum map[string]period, ttl time.Duration) {
 	now := b.store.Now()
 	sum = make(map[string]period)
-	limits := slices.Clone(b.limits)
-	for key := range stored {
-		name, duration, _ := strings.Cut(key, "/")
-		length, err := time.ParseDuration(duration)
-		isOurs := slices.ContainsFunc(limits, func(l Limit) bool { return l.key() == key })
-		if err != nil || isOurs {
-			continue
-		}
-		if other := (Limit{Name: name, Period: length}); other.isCurrent(stored, now) {
-			limits = append(limits, other)
-		}
-	}
-	for _, limit := range limits {
+	for _, limit := range append(b.otherLimits(stored, now), b.limits...) {
 		current := limit.current(stored, now)
 		amount, _ := use.byName(limit.Name)
 		current.Used += amount
@@ -373,4 +366,19 @@ func (b *budgets) addUse(stored map[string]period, use amounts) (sum map[string]
 		ttl = max(ttl, time.UnixMilli(current.From).Add(limit.Period).Sub(now))
 	}
 	return sum, ttl
+}
+
+// otherLimits returns the limits, without Max, that have a current period in stored but that this process does not
+// have.
+func (b *budgets) otherLimits(stored map[string]period, now time.Time) (others []Limit) {
+	for key := range stored {
+		name, duration, _ := strings.Cut(key, "/") // see Limit.key
+		length, err := time.ParseDuration(duration)
+		isOurs := slices.ContainsFunc(b.limits, func(l Limit) bool { return l.key() == key })
+		other := Limit{Name: name, Period: length}
+		if err == nil && !isOurs && other.isCurrent(stored, now) {
+			others = append(others, other)
+		}
+	}
+	return others
 }

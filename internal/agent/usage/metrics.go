@@ -119,7 +119,8 @@ func (m *Meter) Check(ctx context.Context, account Account) error {
 // after ctx has ended, but not longer than storeTimeout. Use that could not be stored is stored with the caller's next
 // use, or by Flush.
 func (m *Meter) Count(ctx context.Context, account Account, agent, model string, used event.Usage, cost *float64) *SpentError {
-	labels, use := m.labels(agent, model, account.Claim), amounts{Input: used.InputTokens, Output: used.OutputTokens, Total: used.TotalTokens}
+	use := amounts{Input: used.InputTokens, Output: used.OutputTokens, Total: used.TotalTokens}
+	labels := m.labels(agent, model, account.Claim)
 	m.tokens.Add(ctx, used.TotalTokens, labels)
 	if cost != nil {
 		use.Cost = *cost
@@ -149,11 +150,11 @@ func (m *Meter) labels(agent, model, claim string) metric.AddOption {
 		key = [3]string{Other, Other, claim}
 	}
 	if m.sets[key] == nil {
-		labels := []attribute.KeyValue{attribute.String("agent", key[0]), attribute.String("model", key[1])}
+		attributes := []attribute.KeyValue{attribute.String("agent", key[0]), attribute.String("model", key[1])}
 		if m.claim != "" {
-			labels = append(labels, attribute.String("claim", claim))
+			attributes = append(attributes, attribute.String("claim", claim))
 		}
-		m.sets[key] = metric.WithAttributeSet(attribute.NewSet(labels...))
+		m.sets[key] = metric.WithAttributeSet(attribute.NewSet(attributes...))
 	}
 	return m.sets[key]
 }
