@@ -22,20 +22,18 @@ type Catalog struct {
 
 // NewCatalog returns a catalog of tools. The slice must not change afterwards.
 func NewCatalog(tools []catalog.Tool) *Catalog {
-	c := &Catalog{Tools: tools, ByName: make(map[string]catalog.Tool, len(tools)), Offered: make([]llm.Tool, len(tools))}
+	c := &Catalog{
+		Tools:   tools,
+		ByName:  make(map[string]catalog.Tool, len(tools)),
+		Offered: make([]llm.Tool, len(tools)),
+	}
 	for i, t := range tools {
 		c.ByName[t.Name] = t
 		c.Offered[i] = llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema}
 		c.bytes += len(t.Name) + len(t.Description) + len(t.InputSchema)
 	}
 	c.searchTool = sync.OnceValue(func() catalog.Tool { return newSearchTool(c) })
-	c.index = sync.OnceValue(func() *Index {
-		docs := make([]Doc, len(tools))
-		for i, t := range tools {
-			docs[i] = Doc{Name: t.Name, Title: t.Title, Server: t.Server, Description: t.Description, Schema: t.InputSchema}
-		}
-		return New(docs)
-	})
+	c.index = sync.OnceValue(func() *Index { return New(tools) })
 	return c
 }
 

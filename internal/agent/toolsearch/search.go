@@ -52,15 +52,18 @@ type Search struct {
 // Search returns a new Search, or nil if the catalog is within the limits of o, so that the model can be offered all
 // tools. windowTokens is the size of the model's context window, or 0 if unknown.
 func (o Options) Search(catalog *Catalog, windowTokens int64) *Search {
-	many := o.MinTools > 0 && len(catalog.Tools) > o.MinTools
-	large := o.MinBytes > 0 && catalog.bytes > o.MinBytes
-	if windowTokens > 0 && o != (Options{}) && len(catalog.Tools) > 1 {
-		large = large || window.ToolTokens(catalog.Offered) > windowTokens/maxToolShare
+	exceedsTools := o.MinTools > 0 && len(catalog.Tools) > o.MinTools
+	exceedsBytes := o.MinBytes > 0 && catalog.bytes > o.MinBytes
+	if exceedsTools || exceedsBytes || o != (Options{}) && exceedsWindow(catalog, windowTokens) {
+		return NewSearch(catalog, windowTokens)
 	}
-	if !many && !large {
-		return nil
-	}
-	return NewSearch(catalog, windowTokens)
+	return nil
+}
+
+// exceedsWindow reports whether the definitions of several tools take more than their share of a context window. It
+// returns false if the window's size is 0, which means unknown.
+func exceedsWindow(catalog *Catalog, windowTokens int64) bool {
+	return windowTokens > 0 && len(catalog.Tools) > 1 && window.ToolTokens(catalog.Offered) > windowTokens/maxToolShare
 }
 
 // NewSearch returns a Search that has found nothing yet, however few tools the catalog has. windowTokens is the size of
@@ -79,7 +82,10 @@ func (s *Search) Fit(windowTokens int64) {
 // newSearchTool returns the tool that searches the catalog. No tool of the catalog has the same name.
 func newSearchTool(c *Catalog) catalog.Tool {
 	return catalog.Tool{
-		Name: c.SearchToolName(), Title: "Search tools", Description: searchDescription(c.Tools), InputSchema: searchSchema,
+		Name:        c.SearchToolName(),
+		Title:       "Search tools",
+		Description: searchDescription(c.Tools),
+		InputSchema: searchSchema,
 		Annotations: &catalog.Annotations{ReadOnly: true, Idempotent: true},
 	}
 }
@@ -88,10 +94,8 @@ func newSearchTool(c *Catalog) catalog.Tool {
 // find them. It names at most maxListedServers servers.
 func searchDescription(tools []catalog.Tool) string {
 	var servers []string
-	known := make(map[string]bool)
 	for _, t := range tools {
-		if !known[t.Server] {
-			known[t.Server] = true
+		if !slices.Contains(servers, t.Server) {
 			servers = append(servers, t.Server)
 		}
 	}
@@ -121,8 +125,7 @@ func (s *Search) Shown() []llm.Tool {
 // Offer adds tools to those that the model is offered, and marks them as most recently used, in this order. It ignores
 // names that the catalog does not have, and drops tools that exceed the limits (dropOldest). It reports whether it
 // added a tool. If it added none, it dropped none either.
-func (s *Search) Offer(names ...string) (changed bool) {
-	before := len(s.foundNames)
+func (s *Search) Offer(names ...string) (added bool) {
 	for _, name := range names {
 		if s.catalog.ByName[name].Name == "" {
 			continue
@@ -131,12 +134,12 @@ func (s *Search) Offer(names ...string) (changed bool) {
 			s.recent = slices.Delete(s.recent, i, i+1)
 		} else {
 			s.foundNames = append(s.foundNames, name)
+			added = true
 		}
 		s.recent = append(s.recent, name)
 	}
-	changed = len(s.foundNames) > before
 	s.dropOldest()
-	return changed
+	return added
 }
 
 // dropOldest drops found tools until the rest is within maxShownTools and maxTokens, starting with the tool that was
@@ -224,14 +227,14 @@ func queryOf(args json.RawMessage) (string, error) {
 		}
 	}
 	var query string
-	raw, given := members["query"]
+	raw, isGiven := members["query"]
 	switch {
-	case !given:
-		return "", fmt.Errorf("missing required field: query")
+	case !isGiven:
+		return "", errors.New("missing required field: query")
 	case json.Unmarshal(raw, &query) != nil || string(raw) == "null":
-		return "", fmt.Errorf("query is not a string")
+		return "", errors.New("query is not a string")
 	case strings.TrimSpace(query) == "":
-		return "", fmt.Errorf("query is empty")
+		return "", errors.New("query is empty")
 	case len(query) > maxQuery:
 		return "", fmt.Errorf("query is longer than %d bytes", maxQuery)
 	}
@@ -245,11 +248,11 @@ func summarize(description string) string {
 	if len(line) <= maxSummary {
 		return line
 	}
-	cut := maxSummary
-	for !utf8.RuneStart(line[cut]) {
-		cut--
+	end := maxSummary
+	for !utf8.RuneStart(line[end]) { // do not cut within a character
+		end--
 	}
-	return line[:cut] + "…"
+	return line[:end] + "…"
 }
 
 // FoundNames returns the names of the tools in the structured content that Find returned, or nil if it cannot be
