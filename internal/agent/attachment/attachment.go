@@ -9,6 +9,7 @@
 package attachment
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -61,12 +62,7 @@ func New(name, mediaType, data string) (llm.Media, error) {
 	case IsText(media):
 		err = checkText(data)
 	case topLevel == "image" || topLevel == "audio":
-		var checked *content.Media
-		if checked, err = (&content.Media{MIME: mediaType, Data: data}).Normalize(); err == nil {
-			media.MIME, media.Data = checked.MIME, checked.Data
-		} else if errors.Is(err, content.ErrMediaType) {
-			err = errType
-		}
+		media.MIME, media.Data, err = normalize(mediaType, data)
 	default:
 		err = errType
 	}
@@ -76,9 +72,22 @@ func New(name, mediaType, data string) (llm.Media, error) {
 	return media, nil
 }
 
+// normalize checks an image or audio, and returns its media type and its data in the form that content.Media.Normalize
+// gives them. It returns errType if the media type is not accepted.
+func normalize(mediaType, data string) (kind, normalized string, _ error) {
+	checked, err := (&content.Media{MIME: mediaType, Data: data}).Normalize()
+	if errors.Is(err, content.ErrMediaType) {
+		return "", "", errType
+	}
+	if err != nil {
+		return "", "", err
+	}
+	return checked.MIME, checked.Data, nil
+}
+
 // checkPDF returns an error if data is not a PDF document in base64.
 func checkPDF(data string) error {
-	file, err := decode(data)
+	file, err := decodeBase64(data)
 	// Other bytes may come before the header, as long as it is within the first 1,024 bytes: PDF readers accept that.
 	if err != nil || !strings.Contains(file[:min(len(file), 1024)], "%PDF-") {
 		return errors.New("its data is not application/pdf in base64")
@@ -88,7 +97,7 @@ func checkPDF(data string) error {
 
 // checkText returns an error if data is not a text in base64, or if the text is longer than maxText bytes.
 func checkText(data string) error {
-	text, err := decode(data)
+	text, err := decodeBase64(data)
 	switch {
 	case err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, 0):
 		return errors.New("its data is not text in UTF-8, in base64")
@@ -110,15 +119,15 @@ func FromURL(name, address string) (llm.Media, error) {
 		}
 		return llm.Media{URL: address}, nil
 	}
-	kind, data, ok := strings.Cut(rest, ";base64,")
-	if !ok || data == "" {
+	kind, data, isBase64 := strings.Cut(rest, ";base64,")
+	if !isBase64 || data == "" {
 		return llm.Media{}, errURL
 	}
-	m, err := New(name, kind, data)
+	media, err := New(name, kind, data)
 	if errors.Is(err, errType) {
 		return llm.Media{}, errURL
 	}
-	return m, err
+	return media, err
 }
 
 // errURL lists the URLs that FromURL accepts.
@@ -153,13 +162,14 @@ func Accepts(profile llm.Profile, media llm.Media) bool {
 // Accepted describes what a model with this profile accepts, such as "images, PDF and text".
 func Accepted(profile llm.Profile) string {
 	var kinds []string
-	for _, k := range []struct {
-		name       string
-		isAccepted bool
-	}{{"images", profile.Images}, {"audio", profile.Audio}, {"PDF", profile.PDF}} {
-		if k.isAccepted {
-			kinds = append(kinds, k.name)
-		}
+	if profile.Images {
+		kinds = append(kinds, "images")
+	}
+	if profile.Audio {
+		kinds = append(kinds, "audio")
+	}
+	if profile.PDF {
+		kinds = append(kinds, "PDF")
 	}
 	if len(kinds) == 0 {
 		return "text only"
@@ -167,14 +177,14 @@ func Accepted(profile llm.Profile) string {
 	return strings.Join(kinds, ", ") + " and text"
 }
 
-// Describe returns the line that a model gets instead of an image, audio or PDF file that it does not accept.
-func Describe(media llm.Media) string {
-	what := "An image"
+// Placeholder returns the line that a model gets instead of an image, audio or PDF file that it does not accept.
+func Placeholder(media llm.Media) string {
+	description := "An image"
 	switch {
 	case media.MIME == PDF:
-		what = "A PDF document"
+		description = "A PDF document"
 	case strings.HasPrefix(media.MIME, "audio/"):
-		what = "A sound"
+		description = "A sound"
 	}
 	var details []string
 	if media.Name != "" {
@@ -185,16 +195,16 @@ func Describe(media llm.Media) string {
 		details = append(details, media.MIME, fmt.Sprintf("%d bytes", size))
 	}
 	if len(details) > 0 {
-		what += " (" + strings.Join(details, ", ") + ")"
+		description += " (" + strings.Join(details, ", ") + ")"
 	}
-	return "[" + what + " was here, which this model cannot take.]"
+	return "[" + description + " was here, which this model cannot take.]"
 }
 
 // Inline returns a text file as part of a message: its name, and its content in a Markdown code fence. The fence is
 // longer than any fence in the content, so that the content cannot end it. Inline returns "" if the data is not valid
 // base64.
 func Inline(media llm.Media) string {
-	text, err := decode(media.Data)
+	text, err := decodeBase64(media.Data)
 	if err != nil {
 		return ""
 	}
@@ -202,15 +212,12 @@ func Inline(media llm.Media) string {
 	for strings.Contains(text, fence) {
 		fence += "`"
 	}
-	name := media.Name
-	if name == "" {
-		name = media.MIME
-	}
+	name := cmp.Or(media.Name, media.MIME)
 	return "Attachment " + name + ":\n" + fence + "\n" + strings.TrimSuffix(text, "\n") + "\n" + fence
 }
 
-// decode decodes padded base64 (RFC 4648 section 4). It returns an error if the result is empty.
-func decode(data string) (string, error) {
+// decodeBase64 decodes padded base64 (RFC 4648 section 4). It returns an error if the result is empty.
+func decodeBase64(data string) (string, error) {
 	b, err := base64.StdEncoding.Strict().DecodeString(data)
 	if err == nil && len(b) == 0 {
 		err = errors.New("it is empty")
@@ -218,19 +225,20 @@ func decode(data string) (string, error) {
 	return string(b), err
 }
 
-// cleanName returns the last element of a file's path, cut to maxName bytes, or "" if that is a directory. The name is
-// untrusted and becomes part of a prompt, so cleanName replaces control characters, line breaks, backquotes, brackets
-// and quotation marks with underscores.
+// cleanName returns the last element of a file's path, cut to maxName bytes. It returns "" if the path is empty, or if
+// its last element is "/", "." or "..". The name is untrusted and becomes part of a prompt, so cleanName replaces
+// control characters, line breaks, backquotes, brackets and quotation marks with underscores.
 func cleanName(name string) string {
-	name = path.Base(strings.ReplaceAll(strings.ToValidUTF8(name, ""), `\`, "/"))
+	slashPath := strings.ReplaceAll(strings.ToValidUTF8(name, ""), `\`, "/")
+	name = path.Base(slashPath)
+	if name == "." || name == "/" || name == ".." {
+		return ""
+	}
 	name = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) || strings.ContainsRune("`[]\"", r) {
 			return '_'
 		}
 		return r
 	}, name)
-	if name == "." || name == "/" || name == ".." {
-		return ""
-	}
 	return strings.ToValidUTF8(name[:min(len(name), maxName)], "") // drops a character that the cut has split
 }

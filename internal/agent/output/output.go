@@ -12,6 +12,7 @@ package output
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,11 +70,11 @@ func (s *Schema) Check(text string) (value json.RawMessage, problems []Problem) 
 	if problems := s.compiled.Validate(json.RawMessage(text)); len(problems) > 0 {
 		return nil, problems
 	}
-	var line bytes.Buffer
-	if err := json.Compact(&line, []byte(text)); err != nil {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, []byte(text)); err != nil {
 		return nil, []Problem{{Detail: "the answer is not JSON"}}
 	}
-	return line.Bytes(), nil
+	return compact.Bytes(), nil
 }
 
 // RepairPrompt returns the message that tells the model what is wrong with its answer and asks for another one.
@@ -81,11 +82,7 @@ func RepairPrompt(problems []Problem) string {
 	var b strings.Builder
 	b.WriteString("Your answer does not conform to the JSON Schema that it must have:\n")
 	for _, p := range problems {
-		at := p.Pointer
-		if at == "" {
-			at = "(the whole answer)"
-		}
-		fmt.Fprintf(&b, "- %s: %s\n", at, p.Detail)
+		fmt.Fprintf(&b, "- %s: %s\n", cmp.Or(p.Pointer, "(the whole answer)"), p.Detail)
 	}
 	b.WriteString("Write the whole answer again, as JSON that conforms to the schema. " +
 		"Write nothing else: no explanation and no code fence.")

@@ -31,7 +31,8 @@ func (w *Window) Trim(conv *Conversation) Result {
 	if w.size == 0 || result.Before <= result.Limit {
 		return result
 	}
-	result.Trimmed, result.After = true, w.fit(conv, result.Limit)
+	result.Trimmed = true
+	result.After = w.fit(conv, result.Limit)
 	lowEstimate := result.After
 	if !w.counted {
 		lowEstimate /= 2 // the estimate may be twice the true size; let the provider decide
@@ -49,28 +50,28 @@ type Refusal struct {
 }
 
 // TrimRefused shortens conv after the provider refused a request with it as too long. It also corrects w with the sizes
-// of the window and the prompt that the provider stated. If one of them is still unknown then, TrimRefused
-// guesses the size of the window, or raises the estimates (learnRefused).
+// of the window and the prompt that the provider stated. If one of them is still unknown then, TrimRefused guesses the
+// size of the window, or raises the estimates (learnRefused).
 //
 // If Trimmed is false, nothing could be left out, and only a request with a shorter answer can succeed. If TooLarge is
 // true, no request can succeed.
 func (w *Window) TrimRefused(conv *Conversation, refused Refusal) Result {
 	w.Observe(event.Usage{InputTokens: refused.Prompt})
 	w.LearnSize(refused.Window)
-	counted := refused.Prompt > 0 && w.Size() > 0
-	if !counted {
+	sizesAreKnown := refused.Prompt > 0 && w.Size() > 0
+	if !sizesAreKnown {
 		w.learnRefused(w.PromptTokens())
 	}
-	r := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}
-	target := r.Limit
-	if !counted {
+	result := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}
+	target := result.Limit
+	if !sizesAreKnown {
 		target = min(target, int64(float64(w.PromptTokens())*retryTrimRatio))
 	}
-	r.After = w.fit(conv, target)
-	r.Trimmed = r.After != r.Before
-	r.TooLarge = counted && r.After >= w.size
+	result.After = w.fit(conv, target)
+	result.Trimmed = result.After != result.Before
+	result.TooLarge = sizesAreKnown && result.After >= w.size
 	w.sent = w.estimatePlain(conv)
-	return r
+	return result
 }
 
 // learnRefused corrects w after the provider refused a prompt as too long without stating sizes. tokens is the
@@ -83,7 +84,8 @@ func (w *Window) learnRefused(tokens int64) {
 		w.reserve = defaultReserve(w.size)
 		return
 	}
-	w.factor = min(max(w.factor, w.factor*float64(w.size)/float64(max(tokens, 1))), maxFactor)
+	raised := w.factor * float64(w.size) / float64(max(tokens, 1))
+	w.factor = min(max(w.factor, raised), maxFactor)
 }
 
 // estimatePlain estimates the tokens of conv by bytes alone, without w.factor.
@@ -127,11 +129,11 @@ func (w *Window) conversationTokens(conv *Conversation) int64 {
 // messages of the last turn. Placeholders for earlier results are not counted.
 func (w *Window) requiredTokens(conv *Conversation) int64 {
 	sum := w.toolTokens(conv.Tools)
-	turn := conv.lastTurn()
+	lastTurn := conv.lastTurn()
 	for i := range conv.Messages {
 		m := &conv.Messages[i]
 		switch {
-		case i == 0 || i >= turn:
+		case i == 0 || i >= lastTurn:
 			sum += w.messageTokens(m)
 		case i > conv.History && m.Role != llm.ToolRole:
 			short := shortenArguments(m)
@@ -169,7 +171,8 @@ func (w *Window) fit(conv *Conversation, limit int64) int64 {
 // replaceEarlierResults replaces results before the last turn by placeholders, the oldest first, until it has saved
 // excess tokens. It keeps a result that is not longer than its placeholder. It returns how many tokens it saved.
 func (w *Window) replaceEarlierResults(conv *Conversation, excess int64) (saved int64) {
-	for i, turn := conv.History+1, conv.lastTurn(); i < turn && saved < excess; i++ {
+	lastTurn := conv.lastTurn()
+	for i := conv.History + 1; i < lastTurn && saved < excess; i++ {
 		m := &conv.Messages[i]
 		if m.Role != llm.ToolRole {
 			continue
@@ -204,7 +207,8 @@ func (w *Window) dropHistory(conv *Conversation, excess int64) (saved int64) {
 // shortenEarlierArguments leaves out long arguments of calls before the last turn, the oldest first, until it has saved
 // excess tokens. It returns how many tokens it saved.
 func (w *Window) shortenEarlierArguments(conv *Conversation, excess int64) (saved int64) {
-	for i, turn := conv.History+1, conv.lastTurn(); i < turn && saved < excess; i++ {
+	lastTurn := conv.lastTurn()
+	for i := conv.History + 1; i < lastTurn && saved < excess; i++ {
 		m := &conv.Messages[i]
 		before := w.messageTokens(m)
 		*m = shortenArguments(m)
@@ -244,16 +248,17 @@ func (w *Window) cutResults(conv *Conversation, limit int64) (saved int64) {
 		return cmp.Compare(w.messageTokens(a), w.messageTokens(b))
 	})
 	for i, m := range results {
-		tokens := w.messageTokens(m)
+		before := w.messageTokens(m)
 		share := limit / int64(len(results)-i)
-		if tokens > share {
-			if share < minResultTokens {
-				return saved
-			}
+		if before > share && share < minResultTokens {
+			return saved
+		}
+		if before > share {
 			w.cutResult(conv, m, share)
 		}
-		saved += tokens - w.messageTokens(m)
-		limit -= w.messageTokens(m)
+		after := w.messageTokens(m)
+		saved += before - after
+		limit -= after
 	}
 	return saved
 }
@@ -270,20 +275,22 @@ func (w *Window) cutResult(conv *Conversation, message *llm.Message, tokens int6
 		}
 	}
 	note := fmt.Sprintf("\n[cut here to make room%s]", stored)
-	excess := w.messageTokens(message) + w.textTokens(len(note)) - tokens + 1 // 1 more, because estimates are rounded
-	keep := len(message.Text) - int(float64(excess)*bytesPerToken/w.factor) - 1
-	keep = max(min(keep, len(message.Text)-1), 0)
-	for keep > 0 && !utf8.RuneStart(message.Text[keep]) { // do not cut within a character
-		keep--
+	// Cut one token and one byte more, because both estimates are rounded down.
+	excess := w.messageTokens(message) + w.textTokens(len(note)) - tokens + 1
+	excessBytes := max(int(float64(excess)*bytesPerToken/w.factor)+1, 1)
+	kept := max(len(message.Text)-excessBytes, 0)
+	for kept > 0 && !utf8.RuneStart(message.Text[kept]) { // do not cut within a character
+		kept--
 	}
-	message.Text = message.Text[:keep] + note
+	message.Text = message.Text[:kept] + note
 }
 
 // placeholder returns the message that replaces a result which is left out. It is needed because endpoints refuse a
 // call without a result.
 func (c *Conversation) placeholder(message *llm.Message) llm.Message {
-	return llm.Message{Role: message.Role, CallID: message.CallID, Tool: message.Tool, Failed: message.Failed, Text: fmt.Sprintf(
-		"[The result of %s (call %s) was left out to make room%s.]", message.Tool, message.CallID, c.storedAt(message, ". It is kept at "))}
+	text := fmt.Sprintf("[The result of %s (call %s) was left out to make room%s.]",
+		message.Tool, message.CallID, c.storedAt(message, ". It is kept at "))
+	return llm.Message{Role: message.Role, CallID: message.CallID, Tool: message.Tool, Failed: message.Failed, Text: text}
 }
 
 // storedAt returns prefix followed by the path where the log stores a result. It returns "" if the log does not store

@@ -74,8 +74,8 @@ func defaultReserve(size int64) int64 { return min(size/8, maxAnswerReserve) }
 // is not smaller than the known one, unless that one is a guess. If there is no reserve for the answer, or the reserve
 // takes more than half of the window, LearnSize sets the default reserve.
 func (w *Window) LearnSize(tokens int64) {
-	isKnown := w.size > 0 && !w.guessed
-	if tokens <= 0 || isKnown && w.size <= tokens {
+	isSmaller := w.Size() == 0 || tokens < w.Size()
+	if tokens <= 0 || !isSmaller {
 		return
 	}
 	w.size, w.guessed = tokens, false
@@ -135,12 +135,12 @@ func (w *Window) messageTokens(message *llm.Message) int64 {
 	for _, c := range message.Calls {
 		size += len(c.Name) + len(c.Arguments) + tokensPerMessage*bytesPerToken
 	}
-	if x := message.Extensions; x != nil {
-		size += len(x.Message)
-		if x.Content != nil {
-			size += len(x.Content) - len(message.Text) // Content is sent instead of Text, which it contains
+	if extensions := message.Extensions; extensions != nil {
+		size += len(extensions.Message)
+		if extensions.Content != nil {
+			size += len(extensions.Content) - len(message.Text) // Content is sent instead of Text, which it contains
 		}
-		for _, c := range x.Calls {
+		for _, c := range extensions.Calls {
 			size += len(c)
 		}
 	}
@@ -159,14 +159,14 @@ func MessageTokens(messages []llm.Message) (sum int64) {
 // mediaTokens estimates the tokens of a message's images, audio and PDF. It does not use Window.factor, which corrects
 // estimates for text.
 func mediaTokens(message *llm.Message) (sum int64) {
-	for _, p := range message.Media {
+	for _, file := range message.Media {
 		switch {
-		case p.IsImage() || p.URL != "":
+		case file.IsImage() || file.URL != "":
 			sum += tokensPerImage
-		case p.MIME == "application/pdf":
-			sum += max(tokensPerImage, int64(len(p.Data)/pdfBytesPerToken))
+		case file.MIME == "application/pdf":
+			sum += max(tokensPerImage, int64(len(file.Data)/pdfBytesPerToken))
 		default:
-			sum += int64(len(p.Data) / audioBytesPerToken)
+			sum += int64(len(file.Data) / audioBytesPerToken)
 		}
 	}
 	return sum
