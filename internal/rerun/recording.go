@@ -229,14 +229,9 @@ func (r *recording) mayClose(e event.Event) bool {
 		return body.Kind == "cancelled"
 	case event.ToolCall:
 		return body.Args == nil && body.ArgsText == r.textOf(body.CallID)
-	case event.ApprovalResolved:
-		return r.inputs[body.InterruptID] == nil
-	case event.ElicitationResolved:
-		return r.inputs[body.InterruptID] == nil
-	case event.BudgetResolved:
-		return r.inputs[body.InterruptID] == nil
 	}
-	return false
+	_, resolved := replay.InterruptOf(e)
+	return resolved != "" && r.inputs[resolved] == nil
 }
 
 // textOf returns a call's arguments as the model wrote them, joined from the deltas.

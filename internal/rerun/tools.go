@@ -67,9 +67,6 @@ func (t *tools) Tool(name string) (catalog.Tool, bool) {
 	return catalog.Tool{}, false
 }
 
-// NameOf implements agent.Tools.
-func (t *tools) NameOf(_, name string) string { return name }
-
 // CheckArgs implements agent.Tools. It checks args against the recorded definition.
 func (t *tools) CheckArgs(name string, args json.RawMessage) (json.RawMessage, error) {
 	tool, ok := t.Tool(name)
@@ -224,9 +221,6 @@ type elicitParams struct {
 	URL             string          `json:"url,omitempty"`
 }
 
-// Repeatable implements agent.Tools.
-func (t *tools) Repeatable(string) bool { return true }
-
 // Servers implements agent.Tools. It returns all servers that occur in the first run's document.
 func (t *tools) Servers() []mcp.ServerStatus {
 	names := slices.Clone(t.session.root.doc.Request.Servers)
@@ -256,33 +250,22 @@ func (t *tools) Unavailable(waited bool) []string {
 	return slices.Clone(start.UnavailableServers)
 }
 
-// InstructionsFor implements agent.Tools. It returns nil, because servers' instructions are only for the model.
+// The other methods of agent.Tools need nothing from the recording. Instructions and prompts of servers are not
+// available, because the recorded prompt and messages include them already.
+
 func (t *tools) InstructionsFor(context.Context, auth.Identity, func(string) bool) []mcp.Instructions {
 	return nil
 }
-
-// Prompts implements agent.Tools.
 func (t *tools) Prompts(context.Context, auth.Identity, string) (mcp.PromptList, error) {
 	return mcp.PromptList{}, mcp.ErrBadPrompt
 }
-
-// Prompt implements agent.Tools. It is not needed, because the messages that the run began with include those of a
-// prompt.
 func (t *tools) Prompt(context.Context, auth.Identity, string, string, map[string]string) ([]mcp.PromptMessage, error) {
 	return nil, mcp.ErrBadPrompt
 }
-
-// RefreshFor implements agent.Tools.
-func (t *tools) RefreshFor(context.Context, auth.Identity, string) error { return nil }
-
-// Ready implements agent.Tools.
-func (t *tools) Ready() bool { return true }
-
-// AwaitSignIn implements agent.Tools.
-func (t *tools) AwaitSignIn(context.Context, mcp.Call, string) error { return nil }
-
-// Callback implements agent.Tools.
+func (t *tools) NameOf(_, name string) string                                 { return name }
+func (t *tools) Repeatable(string) bool                                       { return true }
+func (t *tools) Ready() bool                                                  { return true }
+func (t *tools) RefreshFor(context.Context, auth.Identity, string) error      { return nil }
+func (t *tools) AwaitSignIn(context.Context, mcp.Call, string) error          { return nil }
 func (t *tools) Callback(context.Context, url.Values) ([]string, bool, error) { return nil, false, nil }
-
-// SignOut implements agent.Tools.
 func (t *tools) SignOut(context.Context, auth.Identity, string) (bool, error) { return false, nil }

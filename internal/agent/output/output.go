@@ -14,7 +14,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -36,26 +35,17 @@ type InvalidError struct{ Pointer, Detail string }
 
 func (e *InvalidError) Error() string { return strings.TrimPrefix(e.Pointer+": "+e.Detail, ": ") }
 
-// Compile compiles a JSON Schema, of draft 2020-12 or, if $schema says so, of draft-07. An error is an *InvalidError.
+// Compile compiles a JSON Schema of at most MaxSchema bytes, of draft 2020-12 or, if $schema says so, of draft-07. An
+// error is an *InvalidError.
 func Compile(raw json.RawMessage) (*Schema, error) {
-	s, err := compile(raw)
-	if err != nil && !errors.As(err, new(*InvalidError)) {
-		err = &InvalidError{Detail: err.Error()}
-	}
-	return s, err
-}
-
-// compile does the work of Compile: it compiles the schema, and checks its size and its keywords' types. Its errors may
-// have any type.
-func compile(raw json.RawMessage) (*Schema, error) {
 	if len(raw) > MaxSchema {
-		return nil, fmt.Errorf("it is larger than %d bytes", MaxSchema)
+		return nil, &InvalidError{Detail: fmt.Sprintf("it is larger than %d bytes", MaxSchema)}
 	}
 	compiled, err := schema.Compile(raw)
 	if err != nil {
-		return nil, err
+		return nil, &InvalidError{Detail: err.Error()}
 	}
-	if wrong := schema.CheckTypes(raw); wrong != nil {
+	if wrong := schema.CheckTypes(raw); wrong != nil { // schema.Compile ignores an unknown type
 		return nil, &InvalidError{wrong.Pointer, "it " + wrong.Detail}
 	}
 	return &Schema{compiled}, nil
