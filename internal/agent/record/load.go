@@ -49,9 +49,12 @@ func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export
 		Created:  run.Created.UnixMilli(),
 		Status:   string(run.Status()),
 	}
-	events, err := r.readEvents(ctx, doc)
+	events, err := event.ReadAll(ctx, r.Log, run.ID)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the events of a run: %w", err)
+	}
+	for _, e := range events {
+		doc.Events = append(doc.Events, e.AppendJSON(nil))
 	}
 	if err := r.addBeginning(ctx, doc, events, run.Created); err != nil {
 		return nil, err
@@ -60,23 +63,6 @@ func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export
 		return nil, err
 	}
 	return doc, r.addInputs(ctx, doc)
-}
-
-// readEvents returns all events of doc's run, and adds their JSON to doc.Events.
-func (r *Recorder) readEvents(ctx context.Context, doc *export.Document) (events []event.Event, _ error) {
-	for {
-		page, err := r.Log.After(ctx, doc.Run.ID, int64(len(events)))
-		if err != nil {
-			return nil, fmt.Errorf("read the events of a run: %w", err)
-		}
-		events = append(events, page.Events...)
-		for _, e := range page.Events {
-			doc.Events = append(doc.Events, e.AppendJSON(nil))
-		}
-		if page.Ended || len(page.Events) == 0 {
-			return events, nil
-		}
-	}
 }
 
 // readResult decodes the JSON that the log stores for a run under name, into the pointer target. found is false if the

@@ -194,7 +194,7 @@ func (s Store) turnOfEndedRun(ctx context.Context, runID string, beginsHere bool
 		if !run.Last.Terminal() {
 			return nil, &event.BusyError{Run: runID}
 		}
-		events, err = allEvents(ctx, s.Log, runID)
+		events, err = event.ReadAll(ctx, s.Log, runID)
 	}
 	isGone := errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrLost)
 	switch {
@@ -288,18 +288,4 @@ func FromEvents(run event.Run, events []event.Event) Turn {
 	t.Asked = run.Created.UnixMilli()
 	t.EndedAt = ended
 	return t
-}
-
-// allEvents returns all events that a run has so far.
-func allEvents(ctx context.Context, log event.Log, id string) (events []event.Event, _ error) {
-	for {
-		page, err := log.After(ctx, id, int64(len(events)))
-		if err != nil {
-			return nil, err
-		}
-		events = append(events, page.Events...)
-		if page.Ended || len(page.Events) == 0 {
-			return events, nil
-		}
-	}
 }
