@@ -48,8 +48,7 @@ const maxDifferences = 50
 
 // comparison compares the events of a new run with the recorded ones. It sorts them into streams: the events of each
 // call, the events of each question, and all others. It compares each stream in order, and then the order of all
-// events. An event that comes too early or too late is therefore a single difference, and does not make each event
-// after it one.
+// events. An event that comes too early or too late is therefore a single difference.
 type comparison struct {
 	runID       string                   // the recorded run
 	last        event.Event              // the last recorded event
@@ -70,8 +69,7 @@ func newComparison(runID string, recorded []event.Event) comparison {
 }
 
 // streamOf returns the name of an event's stream: its question, or else its call. It returns "" for an event that
-// belongs to neither. recordedID maps the ids of the new run's questions to the recorded ids. It is nil for a recorded
-// event.
+// belongs to neither. recordedID maps the ids of the new run's questions to the recorded ids; nil for a recorded event.
 func streamOf(e event.Event, recordedID map[string]string) string {
 	asked, resolved := replay.InterruptOf(e)
 	if id := cmp.Or(asked.ID, resolved); id != "" {
@@ -90,8 +88,7 @@ func (c *comparison) report(d Difference) {
 
 // add compares the next event of the new run with the recorded event that it repeats, which is the next one in the same
 // stream. If the recording has no such event, it reports the new one as a difference. recordedID maps the ids of the
-// new run's questions so far to the recorded ids. withRecordedIDs replaces the new runs' ids in a text by the recorded
-// ones.
+// new run's questions so far to the recorded ids. withRecordedIDs replaces the new runs' ids in a text.
 func (c *comparison) add(e event.Event, recordedID map[string]string, withRecordedIDs func(string) string) {
 	line := withRecordedIDs(string(e.AppendJSON(nil)))
 	is := comparedMembers(e, []byte(line))
@@ -153,7 +150,7 @@ func (c *comparison) reportMissing(e event.Event) {
 	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + formatValue(comparedMembers(e, e.AppendJSON(nil)))})
 }
 
-// stall reports that the new run does not continue. The difference names the first recorded event that the run has not
+// stall reports that the new run does not continue. The difference names the first recorded event that it has not
 // repeated.
 func (c *comparison) stall() {
 	next := c.last

@@ -60,8 +60,7 @@ func isOwnDenial(reason string) bool {
 }
 
 // approval reports whether a person was asked about the call itself, and whether they approved it. args are the
-// arguments that the person was shown. Changes that the person then made are not the decision of a hook, so they are
-// not in args.
+// arguments that the person was shown. Changes that the person then made are not in args, because no hook decided them.
 func (c *recordedCall) approval() (args []byte, asked, approved bool) {
 	for _, e := range c.events {
 		switch b := e.Body.(type) {

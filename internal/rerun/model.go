@@ -124,6 +124,5 @@ func (r *runState) endTurn(t turn, yield func(llm.Part, error) bool) {
 	yield(llm.Finish{Reason: cmp.Or(t.end.FinishReason, "stop"), Model: end.Metadata.UpstreamModel}, nil)
 }
 
-// endsByItself reports whether a run failed for a reason other than the model: its time was used up, or its process
-// ended.
+// endsByItself reports whether a run did not fail because of the model: its time was used up, or its process ended.
 func endsByItself(b event.RunError) bool { return b.Code == "budget_exceeded" || isShutdown(b) }

@@ -135,8 +135,7 @@ func (r *runState) claim(e event.Event) *event.Event {
 }
 
 // findUnclaimedLocked returns the first of the recorded candidates that is not claimed and that e may repeat, or nil. A
-// server may ask several questions at the same time, so among these it prefers the one with the same text. r.mu must be
-// held.
+// server may ask several questions at once, so among these it prefers the one with the same text. r.mu must be held.
 func (r *runState) findUnclaimedLocked(e event.Event, candidates []event.Event) (first *event.Event) {
 	question, _ := replay.InterruptOf(e)
 	for i := range candidates {

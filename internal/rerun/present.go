@@ -72,8 +72,7 @@ const maxTable = 1 << 22
 
 // diffLines returns the lines that only one of two texts has, in order. Lines of a begin with "-" and lines of b with
 // "+". It first removes the lines that both texts have at their beginning and end, and then finds a longest common
-// subsequence of the remaining lines. If that would need a larger table than maxTable, it returns all remaining lines
-// of both texts.
+// subsequence of the remaining lines. If that would need a larger table than maxTable, it returns all remaining lines.
 func diffLines(a, b []string) (out []string) {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]

@@ -18,8 +18,7 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// recording has the events of a document, sorted by what repeats them in a new run. It does not change after
-// newRecording.
+// recording has the events of a document, sorted by what repeats them in a new run. After newRecording it is immutable.
 type recording struct {
 	doc      *export.Document
 	events   []event.Event
@@ -63,8 +62,7 @@ type recordedCall struct {
 }
 
 // newRecording reads a document and its children. It returns an error that wraps ErrUnusable if parts of the document
-// were not kept, if the run has no end, or if the events are not numbered from 1 without gaps. runState.await relies on
-// these numbers.
+// were not kept, if the run has no end, or if the events are not numbered from 1 without gaps, as runState.await needs.
 func newRecording(doc *export.Document) (*recording, error) {
 	events, err := doc.DecodeEvents()
 	if err != nil {
@@ -188,8 +186,7 @@ func (r *recording) isTakenOver() bool {
 	})
 }
 
-// terminalEvent returns the run's terminal event. It returns nil for a child run that was not recorded, which has no
-// events.
+// terminalEvent returns the run's terminal event. It returns nil for a child run that was not recorded.
 func (r *recording) terminalEvent() event.Body {
 	if len(r.events) == 0 {
 		return nil

@@ -46,9 +46,8 @@ type Options struct {
 	// if its tool and arguments match a recorded call, and events are not compared.
 	Model   llm.Model
 	ModelID string
-	// Stall is how long the runs may append no event before the recorded order is given up. 0 means 2 s. After the same
-	// time again, the run is cancelled, and after the same time once more, Run returns ErrStalled. With Model, runs are
-	// not watched.
+	// Stall is how long the runs may append no event before the recorded order is given up. 0 means 2 s. After twice
+	// that time, the run is cancelled, and after three times, Run returns ErrStalled. With Model, runs are not watched.
 	Stall time.Duration
 }
 

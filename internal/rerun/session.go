@@ -63,8 +63,7 @@ type action struct {
 
 // attach returns the state of a run, after creating it at the first call for that run. For a new child run, it starts
 // the goroutine that drives it (see driveRun). For the first run, that is up to Run. A child run that was not recorded
-// gets an empty recording, so that all its events are differences. attach wakes goroutines that wait for a child in
-// awaitChild.
+// gets an empty recording, so that all its events are differences. attach wakes goroutines in awaitChild.
 func (s *session) attach(executing record.Executing) *runState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -458,8 +457,7 @@ func (r *runState) sentSignal(callID string) chan struct{} {
 
 // takeOver stops the current agent and lets a new one continue the runs, as another process did in the recording. The
 // current agent hands its runs over through the log, because newAgent makes durable agents if the recording has a
-// takeover. It does not matter whether the recorded process was stopped or had crashed, because the events are the
-// same.
+// takeover. Whether the recorded process was stopped or had crashed does not matter: the events are the same.
 func (r *runState) takeOver() {
 	drainNow(r.currentAgent())
 	r.unclaim(context.Background())

@@ -190,8 +190,7 @@ func (q *openQuestions) close() {
 
 // inputRequired returns the result of type input_required with which a server of MCP 2026-07-28 asks questions. It is
 // made from the first n of the given events of a call. The client answers by sending the call again. inputRequired
-// returns nil and 0 if the server asked the first question in another way, with a request of its own while the call was
-// in flight.
+// returns nil and 0 if the server asked the first question with a request of its own while the call was in flight.
 func inputRequired(events []event.Event) (required *content.InputRequired, n int) {
 	required = &content.InputRequired{Requests: make(map[string]content.InputRequest)}
 	for _, e := range events {
@@ -239,8 +238,7 @@ func (t *tools) Servers() []mcp.ServerStatus {
 }
 
 // Unavailable implements agent.Tools. If waited is true and the recorded run has a final answer, it returns the servers
-// that were still unavailable then. Otherwise it returns those in the first event, which were unavailable at the
-// beginning.
+// that were still unavailable then. Otherwise it returns those that were unavailable at the beginning.
 func (t *tools) Unavailable(waited bool) []string {
 	rec := t.session.root
 	if end, ok := rec.terminalEvent().(event.FinalAnswer); ok && waited {

@@ -8,9 +8,8 @@
 //	}
 //	defer slot.Release()
 //
-// A request waits for a slot only if it can expect one in time, judging by how fast runs have ended recently; otherwise
-// it is refused at once. Waiting callers take turns, one request each, so that a caller with a thousand requests delays
-// only itself.
+// A request waits for a slot only if it can expect one in time, judging by how fast runs have ended recently. Otherwise
+// it is refused at once. Waiting callers take turns, so that a caller with a thousand requests delays only itself.
 //
 // Everything in this package may be used concurrently. It starts no goroutines.
 package admission
@@ -31,8 +30,7 @@ const (
 	// further requests would not get a slot in time, even if runs took only a few seconds.
 	minQueue = 100
 	// maxFairWait is the longest expected wait for a caller that already has its share of the slots, while there are
-	// other callers. It is shorter than maxWait, because other callers' requests may still join the queue and be served
-	// first.
+	// other callers. It is shorter than maxWait, because requests of other callers may still be served first.
 	maxFairWait = maxWait / 3
 	// maxCallers is how many callers are kept in memory: those with runs, and those that have used part of their rate.
 	maxCallers = 1 << 16
@@ -59,8 +57,8 @@ type Refusal struct {
 func (r *Refusal) Error() string { return r.Reason.Error() }
 func (r *Refusal) Unwrap() error { return r.Reason }
 
-// ToolsUnavailableError refuses a question that needs tools of servers which cannot be reached at the moment. The model
-// was not asked.
+// ToolsUnavailableError refuses a question that needs tools of servers which cannot be reached now. The model was not
+// asked.
 type ToolsUnavailableError struct {
 	Servers []string // their names; at least one
 }
@@ -106,7 +104,7 @@ func New(limits Limits) *Gate {
 	return &Gate{Limits: limits, freed: make(chan struct{}, 1), callers: make(map[string]*callerState)}
 }
 
-// Slot is the right to execute one run or direct call. The holder must call Release or Discard once; further calls do
+// Slot is the right to execute one run or direct call. The holder must call Release or Discard; further calls do
 // nothing.
 type Slot struct {
 	Memory *Reservation // the run's memory, which Release and Discard also release
@@ -202,8 +200,7 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 
 // makeQueueSpaceLocked returns nil if the caller may add one more request to the queue, and otherwise the refusal of
 // that request. It refuses a request that would wait too long. If the queue is full, it refuses the newest request of
-// the caller with the most waiters: either this request, or one in the queue, whose waiter gets the refusal. g.mu must
-// be held.
+// the caller with the most waiters, which is this one or one in the queue. g.mu must be held.
 func (g *Gate) makeQueueSpaceLocked(name string, caller *callerState, now time.Time) error {
 	position := g.queue.positionOf(name, caller.waiting+1)
 	longestWait := maxWait
@@ -273,7 +270,7 @@ func (g *Gate) Close() {
 // Release frees the slot after its run has ended, and gives it to the next request in the queue. s may be nil.
 func (s *Slot) Release() { s.freeOnce(true) }
 
-// Discard frees the slot of a run that did not begin. Unlike Release, it gives back the token that the slot cost the
+// Discard frees the slot of a run that did not begin. Unlike Release, it returns the token that the slot cost the
 // caller.
 func (s *Slot) Discard() { s.freeOnce(false) }
 

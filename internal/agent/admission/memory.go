@@ -58,8 +58,7 @@ func (m *Memory) Open(expected int64) (_ *Reservation, ok bool) {
 }
 
 // newReservationLocked returns the Reservation of a run whose request holds requestBytes. It does not count it as taken
-// yet. It reserves the average, but at most half the capacity, so that at least two runs can be active. m.mu must be
-// held.
+// yet. It reserves the average, but at most half the capacity, so that two runs can be active. m.mu must be held.
 func (m *Memory) newReservationLocked(requestBytes int64) *Reservation {
 	return &Reservation{memory: m, ofRun: true, reserved: min(m.average, m.capacity/2), held: baseMemory + requestBytes}
 }
@@ -132,8 +131,7 @@ func (r *Reservation) Hold(bytes int64) bool {
 	return false
 }
 
-// HoldOnly gives back memory that is reserved but not held. It is for a run that waits for a person, which may take
-// long.
+// HoldOnly gives back memory that is reserved but not held. It is for a run that waits for a person.
 func (r *Reservation) HoldOnly() {
 	if r == nil {
 		return

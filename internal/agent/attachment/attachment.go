@@ -25,8 +25,7 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Limits on the attachments of one message. The size of files that are not text is limited only by the size of the HTTP
-// request.
+// Limits on the attachments of one message. Files that are not text are limited only by the size of the HTTP request.
 const (
 	Max     = 16      // number of attachments
 	maxText = 1 << 20 // bytes of a text file
@@ -46,8 +45,8 @@ var textTypes = []string{
 var errType = errors.New("must be image/png, image/jpeg, image/gif, image/webp, audio/wav, audio/mpeg, application/pdf, or text")
 
 // New returns an attachment. name may be "". data is in base64, and may have line breaks. New returns an error, whose
-// text API clients may see, if the media type is not accepted, if data is not of that type, or if a text has more than
-// maxText bytes.
+// text API clients may see, if the media type is not accepted, if data is not of that type, or if a text exceeds
+// maxText.
 func New(name, mediaType, data string) (llm.Media, error) {
 	kind, _, err := mime.ParseMediaType(mediaType)
 	if err != nil {
@@ -107,9 +106,8 @@ func checkText(data string) error {
 	return nil
 }
 
-// FromURL returns an attachment from a base64 data: URL (RFC 2397), or an image from an https: URL. The model's
-// endpoint fetches an https: URL; answerd does not. name is used only for a data: URL. The error is errURL, or that of
-// New.
+// FromURL returns an attachment from a base64 data: URL (RFC 2397), or an image from an https: URL. Only the model's
+// endpoint fetches an https: URL. name is used only for a data: URL. The error is errURL, or that of New.
 func FromURL(name, address string) (llm.Media, error) {
 	rest, isData := strings.CutPrefix(address, "data:")
 	if !isData {
@@ -201,8 +199,7 @@ func Placeholder(media llm.Media) string {
 }
 
 // Inline returns a text file as part of a message: its name, and its content in a Markdown code fence. The fence is
-// longer than any fence in the content, so that the content cannot end it. Inline returns "" if the data is not valid
-// base64.
+// longer than any fence in the content, so that the content cannot end it. Inline returns "" if the data is not base64.
 func Inline(media llm.Media) string {
 	text, err := decodeBase64(media.Data)
 	if err != nil {

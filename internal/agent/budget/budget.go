@@ -1,5 +1,4 @@
-// Package budget counts what a run uses and says what it may still use: calls, tokens, time, bytes of results and
-// money.
+// Package budget counts what a run uses, and what it may still use: calls, tokens, time, bytes of results and money.
 //
 //	var clock budget.Clock
 //	ctx = clock.Start(ctx, limits.Seconds, out, guard)
@@ -97,8 +96,8 @@ type counter struct {
 	name      string  // the limit's name in requests and events
 	used, max float64 // a max of 0 means no limit
 	// reported is the percentage in the last budget event: 0, 80 or 100. reportedFor, if not 0, is the raised limit
-	// that reported refers to. After a takeover it may be above max: nothing is reported until Raise has raised max
-	// that far again.
+	// that reported refers to. After a takeover it may be above max, and nothing is reported until Raise has raised max
+	// again.
 	reported    int
 	reportedFor float64
 }
@@ -139,8 +138,8 @@ func (b *Budget) counters() []*counter {
 	return []*counter{&b.turns, &b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes}
 }
 
-// counterLocked returns the counter called name. For an unknown name, it returns a new counter without a limit. b.mu
-// must be held.
+// counterLocked returns the counter called name. For an unknown name, it returns a counter without a limit. b.mu must
+// be held.
 func (b *Budget) counterLocked(name string) *counter {
 	for _, c := range b.counters() {
 		if c.name == name {
@@ -294,8 +293,7 @@ func (b *Budget) SamplingTokens(wanted int64) (limit int64, ok bool) {
 	return int64(min(float64(wanted), b.output.remaining(), b.total.remaining())), true
 }
 
-// SpendSampled counts a model call for an MCP server like SpendTokens, and also for TakeSampled. An error comes from
-// out.
+// SpendSampled counts a model call for an MCP server like SpendTokens, and for TakeSampled. An error comes from out.
 func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
 	b.sampled = b.sampled.Plus(used)
@@ -342,8 +340,8 @@ func (b *Budget) Remaining(children int) (limits Limits, hasCalls bool) {
 	return limits, hasCalls
 }
 
-// SpendChild counts what a child run has used, and appends the budget events that are due (reportLimits). An error
-// comes from out.
+// SpendChild counts what a child run used, and appends the budget events that are due (reportLimits). An error comes
+// from out.
 func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, spent event.Spent) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -351,8 +349,7 @@ func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, spent event.
 	return reportLimits(ctx, out, &b.input, &b.output, &b.total, &b.cost, &b.calls)
 }
 
-// RestoreChild counts what a child run used in an earlier process. It appends no events, because the log already has
-// them.
+// RestoreChild counts what a child run used in an earlier process. It appends no events: the log already has them.
 func (b *Budget) RestoreChild(spent event.Spent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -411,8 +408,7 @@ func (b *Budget) RestoreCall(index int, charged bool) {
 	b.decideLocked(index)
 }
 
-// RestoreSampled counts the tokens of a replayed step's model calls for MCP servers, and makes them the next result of
-// TakeSampled.
+// RestoreSampled counts the tokens of a replayed step's model calls for MCP servers, as the next result of TakeSampled.
 func (b *Budget) RestoreSampled(used event.Usage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

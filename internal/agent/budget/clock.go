@@ -132,8 +132,7 @@ func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 	c.tools, endTools = context.WithCancelCause(c.ctx)
 	limit := time.Duration(min(seconds, maxSeconds) * float64(time.Second))
 	report := func(used time.Duration) {
-		// Ignore the error: a run that has just ended needs no report, and if the log fails, the run ends at its next
-		// event.
+		// Ignore the error: a run that has ended needs no report, and if the log fails, the run ends at its next event.
 		_ = out.Append(c.ctx, event.Budget{Limit: "seconds", Used: used.Seconds(), Max: limit.Seconds()})
 	}
 	nearLimit := limit / 5 * 4
@@ -174,8 +173,8 @@ func (c *Clock) Resume() {
 	}
 }
 
-// Stop ends the clock and its contexts. It waits for a budget event that is just being appended, and none is appended
-// after that.
+// Stop ends the clock and its contexts. It waits for a budget event that is being appended. None is appended
+// afterwards.
 func (c *Clock) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

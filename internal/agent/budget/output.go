@@ -11,9 +11,8 @@ import (
 const SummaryTokens = 1024
 
 // AnswerTokens returns how many tokens the next answer may have, so that the run stays within its limits on output
-// tokens, total tokens and cost. 0 means no limit; if nothing is left, AnswerTokens returns 1. prompt is a lower
-// bound for the tokens of the next prompt. last says that this is the run's last turn, which may always have
-// SummaryTokens.
+// tokens, total tokens and cost. 0 means no limit; if nothing is left, AnswerTokens returns 1. prompt is a lower bound
+// for the tokens of the next prompt. last means the run's last turn, which may always have SummaryTokens.
 func (b *Budget) AnswerTokens(prompt int64, last bool) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

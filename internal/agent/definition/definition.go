@@ -108,7 +108,7 @@ func (a *Agent) AllowsTool(server, tool string) bool {
 	})
 }
 
-// NeedsApproval reports whether a person must approve each call of tool, according to the server's configuration or to
+// NeedsApproval reports whether a person must approve each call of tool: by the server's configuration or by
 // a.Approval.
 func (a *Agent) NeedsApproval(tool catalog.Tool) bool {
 	return tool.NeedsApproval || tool.IsSelectedBy(a.Approval)

@@ -38,8 +38,7 @@ type Options struct {
 	// HasPrice reports whether a model's price is known; "" means the default model. A nil HasPrice means that all
 	// prices are known. An agent must not limit the cost if its model has no price.
 	HasPrice func(model string) bool
-	// Servers lists the names of the MCP servers. An agent may name only these servers, or any server if the list is
-	// nil.
+	// Servers lists the names of the MCP servers. An agent may name only these, or any server if the list is nil.
 	Servers []string
 }
 

@@ -175,8 +175,7 @@ func (p *parser) readSampling(node *yaml.Node, agent *Agent) error {
 	})
 }
 
-// readSchema reads a JSON Schema and returns it as JSON. It returns an error if answers cannot be checked against the
-// schema.
+// readSchema reads a JSON Schema and returns it as JSON. It returns an error if answers cannot be checked against it.
 func (p *parser) readSchema(node *yaml.Node) (json.RawMessage, error) {
 	if node.Kind != yaml.MappingNode {
 		return nil, p.errorAt(node, "output_schema must be a JSON Schema object")

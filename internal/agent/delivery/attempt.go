@@ -201,8 +201,7 @@ func (d *Deliverer) release(job event.Job) {
 	}
 }
 
-// remove deletes a delivery that needs no further attempt from the log. If the log fails, the delivery may be sent
-// again.
+// remove deletes a delivery that needs no further attempt from the log. If that fails, the delivery may be sent again.
 func (d *Deliverer) remove(job event.Job, rec record) {
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()

@@ -15,8 +15,7 @@ import (
 	"answerd/internal/event"
 )
 
-// Prepared holds the stored deliveries about one run's end. Call Send or Release once. A nil *Prepared has no
-// deliveries.
+// Prepared holds the stored deliveries about one run's end. Call Send or Release once. A nil *Prepared has none.
 type Prepared struct {
 	d          *Deliverer
 	deliveries []pending
@@ -114,8 +113,7 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 }
 
 // webhookID returns the webhook-id header. It is the same for all attempts to deliver a run's end to one of its two
-// receivers, even if another process stores the delivery again after a takeover, so that receivers can ignore
-// duplicates.
+// receivers, even if another process stores the delivery again, so that receivers can ignore duplicates.
 func webhookID(run string, isCallback bool) string {
 	sum := sha256.Sum256([]byte(fmt.Sprintf("run %t %s", isCallback, run)))
 	return idPrefix + hex.EncodeToString(sum[:16])
@@ -144,8 +142,7 @@ func (p *Prepared) Release() {
 
 // Resume makes the next attempt of a claimed delivery, and returns at once. With a nil Deliverer, the delivery is
 // parked until a process with a Deliverer claims it. A delivery that a newer version of answerd stored is parked until
-// a process can read it, but only for lifetime. A delivery whose record cannot be read for another reason is given up
-// and removed.
+// a process can read it, but only for lifetime. If a record cannot be read for another reason, the delivery is removed.
 func (d *Deliverer) Resume(job event.Job) {
 	if d == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)

@@ -71,8 +71,7 @@ func newClient(t *http.Transport) *http.Client {
 
 // clientFor returns the client for a delivery to target. For a callback, the URL's host decides which addresses the
 // client may dial: unless PrivateCallbacks is set, a public name must not lead to a private address through DNS
-// (server-side request forgery). Each class of addresses has its own client, because the check is part of the client's
-// dialer.
+// (server-side request forgery). Each class of addresses has its own client, whose dialer checks them.
 func (s *sender) clientFor(target string, isCallback bool) *http.Client {
 	if !isCallback {
 		return s.configured

@@ -20,8 +20,8 @@ const (
 
 const (
 	fence = "```"
-	// maxPending is how many bytes a Fence holds back at most. If there is more white space around a fence, the fence
-	// counts as text.
+	// maxPending is how many bytes a Fence holds back at most. If a fence has more white space around it, it counts as
+	// text.
 	maxPending = 256
 )
 
@@ -74,8 +74,8 @@ func (f *Fence) decide() bool {
 }
 
 // possibleFenceBytes returns how many bytes at the end of the pending text may belong to the closing fence: up to three
-// backquotes with white space around them. If these are more than maxPending bytes, it returns 0, because they then
-// count as text.
+// backquotes with white space around them. If these are more than maxPending bytes, they count as text, and it returns
+// 0.
 func (f *Fence) possibleFenceBytes() int {
 	if f.state == noFence {
 		return 0

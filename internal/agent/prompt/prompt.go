@@ -4,8 +4,7 @@
 //	text, err := p.Render(tools, run.Created)
 //	other, err := p.WithTemplate(textOfAnAgent) // for the same user and time zone
 //
-// New executes the template once, so that mistakes are found when the service starts. A Prompt may be used
-// concurrently.
+// New executes the template once, so that mistakes are found at the start. A Prompt may be used concurrently.
 package prompt
 
 import (

@@ -1,5 +1,5 @@
-// Package record stores, with each run, what the run's export needs but its events do not contain. It builds the export
-// from both.
+// Package record stores, with each run, what its export needs but its events do not contain. It builds the export from
+// both.
 //
 //	r := record.New(record.Options{Log: log, Retention: time.Hour})
 //	err := r.Begin(ctx, run.ID, record.Beginning{Request: request, Tools: list}) // once, before the first step
@@ -269,8 +269,8 @@ func Definition(t catalog.Tool) export.Tool {
 }
 
 // isFreshLocked reports whether the log will keep a definition as long as the events of a run that begins now. It keeps
-// definitions for twice the retention, so the definition must have been stored less than the retention ago. The caller
-// must hold r.mu.
+// definitions for twice the retention, so this one must have been stored less than the retention ago. The caller must
+// hold r.mu.
 func (r *Recorder) isFreshLocked(hash string) bool {
 	storedAt, isStored := r.storedAt[hash]
 	return isStored && time.Since(storedAt) < r.Retention
@@ -425,8 +425,7 @@ func exportMessages(messages []llm.Message) []export.Message {
 // Executing identifies the run that a context belongs to.
 type Executing struct {
 	Run string
-	// Parent is the run that started Run, and Call the id of its call that did. Both are "" if an API client started
-	// Run.
+	// Parent is the run that started Run, and Call the id of its call that did. Both are "" if a client started Run.
 	Parent, Call string
 }
 

@@ -78,8 +78,8 @@ type Step struct {
 	Extensions                string // the contents of NoteExtensions, joined: JSON in base64
 	Model                     string // the model that answered; "" if it is the same as in the step before
 	Upstream                  string // the endpoint's name for the model; "" if it is the same as in the step before
-	// HookAddition is what the pre_model_call hook adds to the step's requests; nil for nothing. It is kept when the
-	// step is reset.
+	// HookAddition is what the pre_model_call hook adds to the step's requests; nil for nothing. A reset of the step
+	// keeps it.
 	HookAddition []byte
 	RefusedLimit string // the limit that a person refused to raise; "" if none
 
@@ -99,8 +99,7 @@ type Call struct {
 	// Approval is the newest approval asked for, and Resolution the decision about it; nil if there is none.
 	Approval   *event.Interrupt
 	Resolution *event.ApprovalResolved
-	// Elicitations are the server's questions that are still open. Elicited has the resolutions of the others, by
-	// interrupt id.
+	// Elicitations are the server's open questions. Elicited has the resolutions of the others, by interrupt id.
 	Elicitations []event.Interrupt
 	Elicited     map[string]event.ElicitationResolved
 
@@ -420,8 +419,7 @@ func (s *State) addQuestion(question event.Interrupt) {
 	}
 }
 
-// resolveRelayed marks a child run's question as resolved. It returns false if no child run has a question with this
-// id.
+// resolveRelayed marks a child run's question as resolved. It returns false if no child run has such a question.
 func (s *State) resolveRelayed(id string) bool {
 	for _, c := range s.Calls {
 		if q := c.RelayedQuestion(id); q != nil {

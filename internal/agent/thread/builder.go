@@ -9,8 +9,7 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Builder collects a run's steps from its events. Its methods may be called concurrently. The zero value is ready to
-// use.
+// Builder collects a run's steps from its events. Its methods may be called concurrently. The zero value is empty.
 type Builder struct {
 	mu         sync.Mutex // protects the fields below
 	steps      []Step

@@ -15,14 +15,13 @@ import (
 var ErrNoTurn = errors.New("the thread does not have that turn")
 
 const (
-	// maxBytes and maxTurns limit the page of turns that Read reads at once. The model's context window usually holds
-	// less.
+	// maxBytes and maxTurns limit the page of turns that Read reads at once. A context window usually holds less.
 	maxBytes = 1 << 20
 	maxTurns = 500
 	// maxPages is how many pages Read searches for the turns of a branch.
 	maxPages = 32
-	// startWait is how long Get and Begin wait for the log to become available, and how long Release waits for a run's
-	// first event.
+	// startWait is how long Get and Begin wait until the log is available, and how long Release waits for a run's first
+	// event.
 	startWait  = 5 * time.Second
 	retryPause = 100 * time.Millisecond // between two attempts of Get and Begin
 )
@@ -33,8 +32,7 @@ type Store struct {
 	Logger *slog.Logger
 }
 
-// Get returns a thread, or event.ErrNotFound if there is none. While the log is unavailable, it retries for up to
-// startWait.
+// Get returns a thread, or event.ErrNotFound. While the log is unavailable, it retries for up to startWait.
 func (s Store) Get(ctx context.Context, owner event.Owner, id string) (t event.Thread, err error) {
 	err = retryUnavailable(ctx, func() error {
 		t, err = s.Log.Thread(ctx, owner, id)

@@ -121,8 +121,7 @@ func (t Turn) Encode() []byte {
 	return t.encode()
 }
 
-// maxAddress is how long, in bytes, an image's address may be for Encode to keep it. Requests have no limit for
-// addresses.
+// maxAddress is how long, in bytes, an image's address may be for Encode to keep it. Requests do not limit it.
 const maxAddress = 2 << 10
 
 // minText is the shortest length to which Encode cuts texts, before it leaves out whole calls.
@@ -138,8 +137,7 @@ func (t Turn) encodeWithin(limit int) (data []byte, ok bool) {
 	return data, len(data) <= limit
 }
 
-// contentSize returns how many bytes of texts, files, arguments and results the turn has. The turn's JSON is rarely
-// shorter.
+// contentSize returns how many bytes of texts, files, arguments and results the turn has. Its JSON is rarely shorter.
 func (t Turn) contentSize() int {
 	n := len(t.Question)
 	for _, m := range t.Media {
@@ -312,8 +310,7 @@ func (c Call) resultText() (text string) {
 const IDRule = "must be 1 to 128 visible ASCII characters, and not . or .."
 
 // IsID reports whether s may be the id of a thread in a request. Because ids appear in logs, headers and URLs, they
-// must be visible ASCII. They must not be . or .., because clients remove such segments from a URL's path (RFC 3986,
-// section 5.2.4).
+// must be visible ASCII. They must not be . or .., because clients remove such path segments (RFC 3986, section 5.2.4).
 func IsID(s string) bool {
 	isHidden := func(r rune) bool { return r <= ' ' || r > '~' }
 	return s != "" && len(s) <= 128 && !strings.ContainsFunc(s, isHidden) && s != "." && s != ".."

@@ -1,5 +1,4 @@
-// Package toolsearch finds the tools that fit a query among very many, by the words that the query and the tools have
-// in common.
+// Package toolsearch finds the tools that fit a query among very many, by the words that both have in common.
 //
 //	index := toolsearch.New(tools)
 //	for _, i := range index.Find("open a new issue", 8) {
@@ -12,8 +11,7 @@
 // description. No model and no network is used: the same query over the same tools always finds the same.
 //
 // An Index is immutable and may be used concurrently. So is a Catalog, which has the tools of runs and their Index. A
-// Search belongs to one run: it is the tool with which the model searches for tools, and it has the list of the tools
-// found so far.
+// Search belongs to one run: it is the tool with which the model searches, and has the list of the tools found so far.
 package toolsearch
 
 import (
@@ -102,7 +100,7 @@ func New(tools []catalog.Tool) *Index {
 	return index
 }
 
-// countWords returns, for each word of a tool, how often it occurs in each field. It also returns how many words each
+// countWords returns, for each word of a tool, how often it occurs in each field. lengths says how many words each
 // field has.
 func countWords(tool *catalog.Tool) (counts map[string]*perField, lengths perField) {
 	counts = make(map[string]*perField)

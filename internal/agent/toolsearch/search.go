@@ -72,8 +72,7 @@ func NewSearch(catalog *Catalog, windowTokens int64) *Search {
 	return &Search{Tool: catalog.searchTool(), catalog: catalog, maxTokens: windowTokens / maxToolShare}
 }
 
-// Fit adapts s to a context window whose size has become known, and drops found tools that take more than their share
-// of it.
+// Fit adapts s to a context window whose size has become known, and drops found tools that exceed their share of it.
 func (s *Search) Fit(windowTokens int64) {
 	s.maxTokens = windowTokens / maxToolShare
 	s.dropOldest()
@@ -241,8 +240,7 @@ func queryOf(args json.RawMessage) (string, error) {
 	return query, nil
 }
 
-// summarize returns a description on one line. If it has more than maxSummary bytes, it is cut there and ends with an
-// ellipsis.
+// summarize returns a description on one line. After maxSummary bytes it is cut, and ends with an ellipsis.
 func summarize(description string) string {
 	line := strings.Join(strings.Fields(description), " ")
 	if len(line) <= maxSummary {
@@ -255,8 +253,7 @@ func summarize(description string) string {
 	return line[:end] + "…"
 }
 
-// FoundNames returns the names of the tools in the structured content that Find returned, or nil if it cannot be
-// decoded.
+// FoundNames returns the names of the tools in the structured content that Find returned, or nil if that is invalid.
 func FoundNames(structured json.RawMessage) (names []string) {
 	var found struct{ Tools []searchHit }
 	if json.Unmarshal(structured, &found) == nil {

@@ -57,8 +57,7 @@ func ParseLimits(text string) (limits []Limit, _ error) {
 	return limits, nil
 }
 
-// parseLimit parses one limit, such as cost=5/24h. The number must be above 0, and the period from minPeriod to
-// maxPeriod.
+// parseLimit parses one limit, such as cost=5/24h. The number must be above 0, the period from minPeriod to maxPeriod.
 func parseLimit(text string) (limit Limit, err error) {
 	name, bound, hasBound := strings.Cut(text, "=")
 	number, period, hasPeriod := strings.Cut(bound, "/")
@@ -81,8 +80,7 @@ func parseLimit(text string) (limit Limit, err error) {
 	return limit, nil
 }
 
-// parsePeriod parses a duration. In addition to what time.ParseDuration accepts, it may be a number of days, such as
-// 7d.
+// parsePeriod parses a duration. Besides what time.ParseDuration accepts, it may be a number of days, such as 7d.
 func parsePeriod(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		n, err := strconv.ParseUint(days, 10, 16)
@@ -94,8 +92,7 @@ func parsePeriod(text string) (time.Duration, error) {
 // key identifies the limit in stored values. It does not contain Max, so that the operator can change the maximum.
 func (l Limit) key() string { return l.Name + "/" + l.Period.String() }
 
-// String returns the limit in the form that ParseLimits reads, with short periods: 24h, where Duration.String has
-// 24h0m0s.
+// String returns the limit in the form that ParseLimits reads, with short periods: 24h instead of 24h0m0s.
 func (l Limit) String() string {
 	length := l.Period.String()
 	if strings.HasSuffix(length, "m0s") {
@@ -194,8 +191,7 @@ func (p *pendingUse) total() amounts {
 // the store would lift all limits.
 //
 // check reads the pending use before the store. If it read the store first, use that is stored in between would be in
-// neither figure. In this order it may be in both, so a caller who is very close to a limit may be refused a moment too
-// early.
+// neither figure. In this order it may be in both, so a caller close to a limit may be refused a moment too early.
 func (b *budgets) check(ctx context.Context, caller string) error {
 	b.mu.Lock()
 	pending := b.pending[caller].total()
@@ -270,9 +266,8 @@ func (b *budgets) flush(ctx context.Context) {
 	}
 }
 
-// findSpentLimit returns an error if the stored and the pending use together have reached a limit, and nil otherwise.
-// If several limits are reached, the error names the one whose period ends last, because the caller is refused until
-// then.
+// findSpentLimit returns an error if the stored and the pending use together have reached a limit, or nil. If several
+// limits are reached, the error names the one whose period ends last, because the caller is refused until then.
 func (b *budgets) findSpentLimit(stored map[string]period, pending amounts) (longest *SpentError) {
 	now := b.store.Now()
 	for _, limit := range b.limits {
@@ -306,8 +301,7 @@ func (l Limit) isCurrent(stored map[string]period, now time.Time) bool {
 	return ok && now.Before(time.UnixMilli(s.From).Add(l.Period))
 }
 
-// loadPeriods returns a caller's stored periods by Limit.key, or nil if none are stored. SetValue needs the returned
-// revision.
+// loadPeriods returns a caller's stored periods by Limit.key, or nil if none are stored. SetValue needs revision.
 func (b *budgets) loadPeriods(ctx context.Context, caller string) (stored map[string]period, revision uint64, err error) {
 	value, revision, err := b.store.Value(ctx, values.NewKey("caller budget", caller))
 	if err != nil {
@@ -353,7 +347,7 @@ func (b *budgets) addToStored(ctx context.Context, caller string, use amounts) (
 }
 
 // addUse returns stored with use added, and how long it is until the last of these periods ends. It also adds to stored
-// periods of limits that this process does not have: other processes may have them, during a rolling update or before a
+// periods of limits that this process does not have: other processes may have them, during an update or before a
 // rollback.
 func (b *budgets) addUse(stored map[string]period, use amounts) (sum map[string]period, ttl time.Duration) {
 	now := b.store.Now()
@@ -368,8 +362,7 @@ func (b *budgets) addUse(stored map[string]period, use amounts) (sum map[string]
 	return sum, ttl
 }
 
-// otherLimits returns the limits, without Max, that have a current period in stored but that this process does not
-// have.
+// otherLimits returns the limits, without Max, that have a current period in stored but are not in b.limits.
 func (b *budgets) otherLimits(stored map[string]period, now time.Time) (others []Limit) {
 	for key := range stored {
 		name, duration, _ := strings.Cut(key, "/") // see Limit.key

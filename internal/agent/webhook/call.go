@@ -56,8 +56,7 @@ type Call struct {
 	Server string // "" for a tool that belongs to no server
 	Tool   string
 	CallID string
-	// Args are the arguments as a JSON object. If the model wrote something else, Args is nil and ArgsText has its
-	// text.
+	// Args are the arguments as a JSON object. If the model wrote something else, Args is nil and ArgsText has that.
 	Args     json.RawMessage
 	ArgsText string
 	Result   *Result  // for ToolResult

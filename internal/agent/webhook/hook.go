@@ -11,8 +11,7 @@
 // Each question is one signed POST. If there is no reply, it is not repeated, because the service may have acted on it.
 // There is one exception: if an HTTP/2 connection ends before the service has accepted the question, net/http sends the
 // same bytes again; the service can recognize them by their delivery_id. Over HTTP/1.1, each question has its own
-// connection. Ask blocks until the reply has arrived, 5 seconds have passed, or ctx ends. Questions may be asked
-// concurrently.
+// connection. Ask waits for the reply for up to 5 seconds, or until ctx ends. Questions may be asked concurrently.
 package webhook
 
 import (
@@ -202,8 +201,8 @@ func (c *Client) newRequest(ctx context.Context, call Call) (*http.Request, erro
 }
 
 // transportError returns the error for a question that got no reply. If ctx, the request's context, has ended, the
-// error says why. It does not wrap the error of net/http, which contains addresses and the URL, and the URL may contain
-// a key.
+// error says why. It does not wrap the error of net/http, which contains addresses, and the URL, which may contain a
+// key.
 func transportError(ctx context.Context) error {
 	err := ctx.Err()
 	switch {

@@ -140,7 +140,7 @@ func decodeMember(name string, value stdjson.RawMessage, target any) error {
 	return nil
 }
 
-// parseContent decodes the member content into r.Text if it is a text, or into r.Content if it is a list of MCP content
+// parseContent decodes the member content into r.Text if it is a text, or into r.Content if it is a list of content
 // blocks.
 func (r *Reply) parseContent(value stdjson.RawMessage) error {
 	if value[0] == '"' {
@@ -236,8 +236,7 @@ func stringOf(raw stdjson.RawMessage) (s string, ok bool) {
 }
 
 // addStructured adds structured content to r.Content; a text in r.Text first becomes a content block. It refuses
-// structured content without content, because models read only the content, and only programs read the structured
-// content.
+// structured content without content, because models read only the content, not the structured content.
 func (r *Reply) addStructured(structured stdjson.RawMessage) error {
 	switch {
 	case r.Text != nil:
@@ -250,8 +249,7 @@ func (r *Reply) addStructured(structured stdjson.RawMessage) error {
 	return nil
 }
 
-// parseMessages decodes the member messages, and returns the texts of the messages. All of them must have the role
-// user.
+// parseMessages decodes the member messages, and returns the messages' texts. All of them must have the role user.
 func parseMessages(value stdjson.RawMessage) ([]string, error) {
 	var list []stdjson.RawMessage
 	if err := decodeMember("messages", value, &list); err != nil {
@@ -307,8 +305,7 @@ func (r Reply) validate() error {
 	return nil
 }
 
-// cleanReason returns at most maxReason bytes of text, with control characters replaced by spaces, and trimmed of white
-// space.
+// cleanReason returns at most maxReason bytes of text, with control characters replaced by spaces, and trimmed.
 func cleanReason(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -42,8 +42,8 @@ func (w *Window) Trim(conv *Conversation) Result {
 	return result
 }
 
-// Refusal holds the sizes, in tokens, that a provider stated when it refused a request as too long. A size that it did
-// not state is 0.
+// Refusal holds the sizes, in tokens, that a provider stated when it refused a request as too long. Unstated sizes are
+// 0.
 type Refusal struct {
 	Window int64 // the context window, which prompt and answer share
 	Prompt int64 // the prompt, as the provider counted it
@@ -76,8 +76,7 @@ func (w *Window) TrimRefused(conv *Conversation, refused Refusal) Result {
 
 // learnRefused corrects w after the provider refused a prompt as too long without stating sizes. tokens is the
 // estimated length of that prompt. If the size of the window is unknown, learnRefused takes tokens as a guess.
-// Otherwise the prompt must really have been as large as the window, so it raises the factor accordingly, up to
-// maxFactor.
+// Otherwise the prompt must have been as large as the window, so it raises the factor accordingly, up to maxFactor.
 func (w *Window) learnRefused(tokens int64) {
 	if w.size == 0 {
 		w.size, w.guessed = tokens, true
@@ -240,8 +239,7 @@ const minResultTokens = 64
 
 // cutResults cuts the results of the last turn to limit tokens in total, and returns how many tokens it saved. It goes
 // from the shortest result to the longest. Each may have an equal share of what the shorter ones have left of limit, so
-// short results are not cut. When a share falls below minResultTokens, cutResults stops, and the results keep more than
-// limit tokens.
+// short results are not cut. When a share falls below minResultTokens, cutResults stops, above limit.
 func (w *Window) cutResults(conv *Conversation, limit int64) (saved int64) {
 	results := conv.lastResults()
 	slices.SortStableFunc(results, func(a, b *llm.Message) int {

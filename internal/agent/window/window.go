@@ -66,8 +66,7 @@ func New(profile llm.Profile) *Window {
 	return w
 }
 
-// defaultReserve returns how many tokens are kept free for the answer, in a window of this size, if the profile does
-// not say.
+// defaultReserve returns how many tokens of a window are kept free for the answer if the profile does not say.
 func defaultReserve(size int64) int64 { return min(size/8, maxAnswerReserve) }
 
 // LearnSize sets the window's size to tokens, a size that the endpoint stated. It ignores 0. It also ignores a size that
