@@ -78,9 +78,9 @@ func streamOf(e event.Event, recordedID map[string]string) string {
 	return e.CallID()
 }
 
-// report adds a difference, unless there are already maxDifferences.
-func (c *comparison) report(d Difference) {
-	d.Run = c.runID
+// report adds a difference at the event e, unless there are already maxDifferences. It sets Run, Seq and Type.
+func (c *comparison) report(e event.Event, d Difference) {
+	d.Run, d.Seq, d.Type = c.runID, e.Seq, e.Body.Type()
 	if len(c.differences) < maxDifferences {
 		c.differences = append(c.differences, d)
 	}
@@ -94,15 +94,15 @@ func (c *comparison) add(e event.Event, recordedID map[string]string, withRecord
 	is := comparedMembers(e, []byte(line))
 	was, ok := c.takeRecorded(e, streamOf(e, recordedID))
 	if !ok {
-		c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "was not recorded: " + formatValue(is)})
+		c.report(e, Difference{Notes: "was not recorded: " + formatValue(is)})
 		return
 	}
 	if was.Seq < c.newest {
-		c.report(Difference{Seq: was.Seq, Type: was.Body.Type(), Notes: fmt.Sprintf("comes after event %d", c.newest)})
+		c.report(was, Difference{Notes: fmt.Sprintf("comes after event %d", c.newest)})
 	}
 	c.newest = max(c.newest, was.Seq)
 	if was.Body.Type() != e.Body.Type() {
-		c.report(Difference{Seq: was.Seq, Type: was.Body.Type(), Path: "/type", Was: string(was.Body.Type()), Is: string(e.Body.Type())})
+		c.report(was, Difference{Path: "/type", Was: string(was.Body.Type()), Is: string(e.Body.Type())})
 		return
 	}
 	c.compareValues(was, "", comparedMembers(was, was.AppendJSON(nil)), is)
@@ -147,19 +147,20 @@ func (c *comparison) finish() {
 
 // reportMissing reports that the new run did not repeat e, a recorded event.
 func (c *comparison) reportMissing(e event.Event) {
-	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + formatValue(comparedMembers(e, e.AppendJSON(nil)))})
+	members := comparedMembers(e, e.AppendJSON(nil))
+	c.report(e, Difference{Notes: "is missing: " + formatValue(members)})
 }
 
 // stall reports that the new run does not continue. The difference names the first recorded event that it has not
 // repeated.
 func (c *comparison) stall() {
 	next := c.last
-	for _, q := range c.queues {
-		if len(q) > 0 && q[0].Seq < next.Seq {
-			next = q[0]
+	for _, queue := range c.queues {
+		if len(queue) > 0 && queue[0].Seq < next.Seq {
+			next = queue[0]
 		}
 	}
-	c.report(Difference{Seq: next.Seq, Type: next.Body.Type(), Notes: "the run does not come to this event; it was cancelled"})
+	c.report(next, Difference{Notes: "the run does not come to this event; it was cancelled"})
 }
 
 // omitted lists the members of events that are not compared, because they are ids or times.
@@ -265,7 +266,7 @@ func (c *comparison) compareValues(e event.Event, path string, was, is any) {
 		}
 		return
 	}
-	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Path: path, Was: formatValue(was), Is: formatValue(is)})
+	c.report(e, Difference{Path: path, Was: formatValue(was), Is: formatValue(is)})
 }
 
 // formatValue returns a value as JSON for a person, shortened if necessary.

@@ -77,33 +77,31 @@ func diffLines(a, b []string) (out []string) {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]
 	}
-
 	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
 		a, b = a[:len(a)-1], b[:len(b)-1]
 	}
 
-	if (len(a)+1)*(len(b)+1) > maxTable {
-		for _, line := range a {
-			out = append(out, "- "+line)
+	i, j := 0, 0 // the indexes in a and b of the next line
+	if (len(a)+1)*(len(b)+1) <= maxTable {
+		common := commonLengths(a, b)
+		for i < len(a) && j < len(b) {
+			switch {
+			case a[i] == b[j]:
+				i, j = i+1, j+1
+			case common[i+1][j] < common[i][j+1]:
+				out = append(out, "+ "+b[j])
+				j++
+			default:
+				out = append(out, "- "+a[i])
+				i++
+			}
 		}
-		for _, line := range b {
-			out = append(out, "+ "+line)
-		}
-		return out
 	}
-
-	common := commonLengths(a, b)
-	for i, j := 0, 0; i < len(a) || j < len(b); {
-		switch {
-		case i < len(a) && j < len(b) && a[i] == b[j]:
-			i, j = i+1, j+1
-		case i == len(a), j < len(b) && common[i+1][j] < common[i][j+1]:
-			out = append(out, "+ "+b[j])
-			j++
-		default:
-			out = append(out, "- "+a[i])
-			i++
-		}
+	for _, line := range a[i:] {
+		out = append(out, "- "+line)
+	}
+	for _, line := range b[j:] {
+		out = append(out, "+ "+line)
 	}
 	return out
 }

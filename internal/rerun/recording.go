@@ -359,7 +359,7 @@ func (r *recording) abortReason() (reason string, ok bool) {
 // cancelled. It returns nil if the run ended between two turns or while the model was answering. It must be called only
 // if abortReason reports that a hook ended the run.
 func (r *recording) abortedBy() *recordedCall {
-	var last *recordedCall
+	var last *recordedCall // the last call that ended in this turn
 	for _, e := range r.events {
 		switch body := e.Body.(type) {
 		case event.StepStart, event.StepReset:

@@ -229,10 +229,27 @@ func definitions(root *export.Document) ([]definition.Agent, error) {
 func newRequest(doc *export.Document) agent.Request {
 	r := &doc.Request
 	out := agent.Request{
-		Question: r.Question, Agent: doc.Run.Agent, Model: r.Model, Instructions: r.Instructions, OutputSchema: r.OutputSchema, Sampling: r.Sampling,
-		MaxTokens: r.MaxTokens, ToolChoice: r.ToolChoice, ForcedTool: r.ForcedTool, Servers: r.Servers, Tools: r.Tools, MaxTurns: r.MaxTurns,
-		Budget: agent.Budget(r.Budget), AskAtLimit: r.AskAtLimit, Context: r.Context, Metadata: r.Metadata, Background: true,
-		Interactive: r.Interactive, FormsDeclined: r.FormsDeclined, ApprovalsDeclined: r.ApprovalsDeclined, Hops: r.Hops,
+		Question:          r.Question,
+		Agent:             doc.Run.Agent,
+		Model:             r.Model,
+		Instructions:      r.Instructions,
+		OutputSchema:      r.OutputSchema,
+		Sampling:          r.Sampling,
+		MaxTokens:         r.MaxTokens,
+		ToolChoice:        r.ToolChoice,
+		ForcedTool:        r.ForcedTool,
+		Servers:           r.Servers,
+		Tools:             r.Tools,
+		MaxTurns:          r.MaxTurns,
+		Budget:            agent.Budget(r.Budget),
+		AskAtLimit:        r.AskAtLimit,
+		Context:           r.Context,
+		Metadata:          r.Metadata,
+		Background:        true,
+		Interactive:       r.Interactive,
+		FormsDeclined:     r.FormsDeclined,
+		ApprovalsDeclined: r.ApprovalsDeclined,
+		Hops:              r.Hops,
 	}
 	for _, t := range r.ClientTools {
 		out.ClientTools = append(out.ClientTools, llm.Tool(t))
@@ -247,11 +264,11 @@ func newRequest(doc *export.Document) agent.Request {
 		}
 	}
 	for _, m := range history {
-		h := agent.Message{Role: m.Role, Content: m.Text, CallID: m.CallID, Media: media(m.Media)}
+		message := agent.Message{Role: m.Role, Content: m.Text, CallID: m.CallID, Media: media(m.Media)}
 		for i, c := range m.Calls {
-			h.Calls = append(h.Calls, llm.ToolCall{Index: i, ID: c.ID, Name: c.Name, Arguments: c.Arguments})
+			message.Calls = append(message.Calls, llm.ToolCall{Index: i, ID: c.ID, Name: c.Name, Arguments: c.Arguments})
 		}
-		out.History = append(out.History, h)
+		out.History = append(out.History, message)
 	}
 	return out
 }
