@@ -110,8 +110,7 @@ func (c *comparison) add(e event.Event, recordedID map[string]string, withRecord
 
 // takeRecorded removes the next recorded event from a stream's queue and returns it. ok is false if the recording has
 // no event that e could repeat. If only one of the two runs was suspended at this point, that is a single difference: a
-// recorded suspension is reported as missing, and a new one takes no event from the queue, so that the following events
-// are compared as usual.
+// recorded suspension is reported as missing, and a new one takes no event from the queue.
 func (c *comparison) takeRecorded(e event.Event, stream string) (was event.Event, ok bool) {
 	queue := c.queues[stream]
 	if len(queue) == 0 {
@@ -151,8 +150,7 @@ func (c *comparison) reportMissing(e event.Event) {
 	c.report(e, Difference{Notes: "is missing: " + formatValue(members)})
 }
 
-// stall reports that the new run does not continue. The difference names the first recorded event that it has not
-// repeated.
+// stall reports that the new run does not continue, at the first recorded event that it has not repeated.
 func (c *comparison) stall() {
 	next := c.last
 	for _, queue := range c.queues {

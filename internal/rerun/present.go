@@ -19,8 +19,8 @@ type Present struct {
 }
 
 // Compare returns the differences between what a run was started with and what the service would use now, one line
-// each. For child runs, it compares only the tools with those of now. It also reports definitions and prompts that were
-// changed in the document itself.
+// each. For child runs, it compares only the tools with those of now. It also reports what was changed in the document
+// itself.
 func Compare(doc *export.Document, now Present) (lines []string) {
 	for _, t := range doc.Tools {
 		if t.SHA256 != "" && t.Hash() != t.SHA256 {
@@ -123,8 +123,8 @@ func commonLengths(a, b []string) [][]int {
 	return table
 }
 
-// compareMembers returns the differences between two JSON objects, one line each. Each line begins with title, which
-// says what the objects are.
+// compareMembers returns the differences between two JSON objects, one line each. Each line begins with title, the
+// objects' name.
 func compareMembers(title string, was, is json.RawMessage) (out []string) {
 	wasValue, _ := decodeExact(was)
 	isValue, _ := decodeExact(is)

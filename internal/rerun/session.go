@@ -156,8 +156,7 @@ func drainNow(a *agent.Agent) {
 	a.Drain(ended)
 }
 
-// differences returns the differences of all runs, a parent's before those of its children. It returns nil if another
-// model was asked.
+// differences returns the differences of all runs, a parent's before its children's, or nil if another model was asked.
 func (s *session) differences() (out []Difference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,8 +289,7 @@ func (r *runState) planActions(isChild bool) {
 	slices.SortStableFunc(r.actions, func(a, b action) int { return cmp.Compare(a.after, b.after) })
 }
 
-// plan adds an action that is performed once the run has the events that were recorded before event seq, but not before
-// it has its first event.
+// plan adds an action that is performed once the run has the events recorded before event seq, and at least one event.
 func (r *runState) plan(seq int64, do func(ctx context.Context)) {
 	r.actions = append(r.actions, action{after: max(seq-1, 1), do: do})
 }

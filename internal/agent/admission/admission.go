@@ -57,8 +57,7 @@ type Refusal struct {
 func (r *Refusal) Error() string { return r.Reason.Error() }
 func (r *Refusal) Unwrap() error { return r.Reason }
 
-// ToolsUnavailableError refuses a question that needs tools of servers which cannot be reached now. The model was not
-// asked.
+// ToolsUnavailableError refuses a question that needs tools of unreachable servers. The model was not asked.
 type ToolsUnavailableError struct {
 	Servers []string // their names; at least one
 }
@@ -104,8 +103,8 @@ func New(limits Limits) *Gate {
 	return &Gate{Limits: limits, freed: make(chan struct{}, 1), callers: make(map[string]*callerState)}
 }
 
-// Slot is the right to execute one run or direct call. The holder must call Release or Discard; further calls do
-// nothing.
+// Slot is the right to execute one run or direct call. The holder must call Release or Discard; only the first call
+// counts.
 type Slot struct {
 	Memory *Reservation // the run's memory, which Release and Discard also release
 
@@ -175,8 +174,7 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 		untilToken := (1 - caller.tokens) * float64(g.Rate.Per) / float64(g.Rate.N)
 		return nil, newRefusal(ErrTooFast, time.Duration(untilToken))
 	case g.PerCaller > 0 && caller.active+caller.waiting >= g.PerCaller:
-		// The caller can try again when one of its own runs ends. These are only some of all runs, so that takes longer
-		// than until any run ends.
+		// The caller can try again when one of its own runs ends. That takes longer than until any run ends.
 		runsPerOwnRun := float64(g.active) / float64(max(caller.active, 1))
 		untilOwnRunEnds := float64(g.pace.meanInterval(now)) * runsPerOwnRun
 		return nil, newRefusal(ErrTooMany, time.Duration(untilOwnRunEnds))
@@ -270,8 +268,7 @@ func (g *Gate) Close() {
 // Release frees the slot after its run has ended, and gives it to the next request in the queue. s may be nil.
 func (s *Slot) Release() { s.freeOnce(true) }
 
-// Discard frees the slot of a run that did not begin. Unlike Release, it returns the token that the slot cost the
-// caller.
+// Discard frees the slot of a run that did not begin. Unlike Release, it returns the token that the slot cost.
 func (s *Slot) Discard() { s.freeOnce(false) }
 
 // freeOnce frees the slot, unless it is already free. began says whether the slot's run began.

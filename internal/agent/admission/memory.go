@@ -95,7 +95,7 @@ func (m *Memory) reserve(requestBytes int64) (reservation *Reservation, enough b
 	return r, true
 }
 
-// reserveOverLimit takes memory for a run whose request holds requestBytes, even if not enough is left. A nil Memory
+// reserveOverLimit takes memory for a run whose request holds requestBytes, even if too little is left. If m is nil, it
 // returns nil.
 func (m *Memory) reserveOverLimit(requestBytes int64) *Reservation {
 	if m == nil {
@@ -155,8 +155,8 @@ func (r *Reservation) Release() {
 	}
 }
 
-// releaseLocked gives back the memory and, for a run, adds what it held to the average. r must not have been released
-// yet. r.memory.mu must be held.
+// releaseLocked gives back the memory and, for a run, adds what it held to the average. It may be called only once,
+// with r.memory.mu held.
 func (r *Reservation) releaseLocked() {
 	m := r.memory
 	m.taken -= r.countedBytes()

@@ -44,9 +44,8 @@ var textTypes = []string{
 // errType lists the media types that New accepts.
 var errType = errors.New("must be image/png, image/jpeg, image/gif, image/webp, audio/wav, audio/mpeg, application/pdf, or text")
 
-// New returns an attachment. name may be "". data is in base64, and may have line breaks. New returns an error, whose
-// text API clients may see, if the media type is not accepted, if data is not of that type, or if a text exceeds
-// maxText.
+// New returns an attachment. name may be "". data is in base64, and may have line breaks. New returns an error, for API
+// clients, if the media type is not accepted, if data is not of that type, or if a text exceeds maxText.
 func New(name, mediaType, data string) (llm.Media, error) {
 	kind, _, err := mime.ParseMediaType(mediaType)
 	if err != nil {
@@ -132,8 +131,7 @@ func FromURL(name, address string) (llm.Media, error) {
 var errURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image, WAV or MP3 sound, " +
 	"PDF or text in base64, or the https: URL of an image")
 
-// IsText reports whether a file's media type means that it is text, which Inline can write into a message. An SVG image
-// does not count as text.
+// IsText reports whether a file's media type means that it is text, for Inline. An SVG image does not count as text.
 func IsText(media llm.Media) bool {
 	switch {
 	case media.MIME == "image/svg+xml":

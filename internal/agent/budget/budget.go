@@ -96,8 +96,8 @@ type counter struct {
 	name      string  // the limit's name in requests and events
 	used, max float64 // a max of 0 means no limit
 	// reported is the percentage in the last budget event: 0, 80 or 100. reportedFor, if not 0, is the raised limit
-	// that reported refers to. After a takeover it may be above max, and nothing is reported until Raise has raised max
-	// again.
+	// that reported refers to. After a takeover it may be above max: nothing is reported until Raise has raised max
+	// that far again.
 	reported    int
 	reportedFor float64
 }
@@ -138,8 +138,7 @@ func (b *Budget) counters() []*counter {
 	return []*counter{&b.turns, &b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes}
 }
 
-// counterLocked returns the counter called name. For an unknown name, it returns a counter without a limit. b.mu must
-// be held.
+// counterLocked returns the counter called name, or a new one without a limit for an unknown name. b.mu must be held.
 func (b *Budget) counterLocked(name string) *counter {
 	for _, c := range b.counters() {
 		if c.name == name {
@@ -428,8 +427,7 @@ func (c *counter) remaining() float64 {
 }
 
 // reportLimits appends a budget event for each counter that has reached 80 % or 100 % of its limit since its last
-// event. While the run is suspended, it appends nothing and returns nil; the events then follow at the next use. The
-// caller must hold Budget.mu.
+// event. While the run is suspended, it appends nothing; the events follow at the next use. Budget.mu must be held.
 func reportLimits(ctx context.Context, out *event.Writer, counters ...*counter) error {
 	for _, c := range counters {
 		level := c.level()

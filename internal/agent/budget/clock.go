@@ -48,7 +48,7 @@ type milestone struct {
 	reached func()
 }
 
-// Restore sets how much time the run used in earlier processes, and the percentage in the last budget event about it.
+// Restore sets how much time the run used in earlier processes, and the percentage in the last budget event about that.
 // Call it before Start.
 func (c *Clock) Restore(used time.Duration, reported int) {
 	c.mu.Lock()
@@ -150,8 +150,7 @@ func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 	c.startTimerLocked()
 }
 
-// Pause stops the clock while the run waits for a person. The clock continues after as many calls of Resume as there
-// were calls of Pause.
+// Pause stops the clock while the run waits for a person. It continues after as many calls of Resume as of Pause.
 func (c *Clock) Pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,8 +172,7 @@ func (c *Clock) Resume() {
 	}
 }
 
-// Stop ends the clock and its contexts. It waits for a budget event that is being appended. None is appended
-// afterwards.
+// Stop ends the clock and its contexts. It waits for a budget event being appended. None is appended afterwards.
 func (c *Clock) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -316,9 +316,9 @@ func (p *parser) checkAskedAgents(agent *Agent) error {
 	return nil
 }
 
-// findCycle returns the ids of a cycle that can be reached from agent, with the first id repeated at the end, or nil if
-// there is none. asking lists the agents on the way to agent. visited contains agents that do not lead to a cycle;
-// findCycle adds to it.
+// findCycle returns the ids of a cycle that can be reached from agent, with the first id repeated at the end, or nil.
+// asking lists the agents on the way to agent. visited contains agents that do not lead to a cycle; findCycle adds to
+// it.
 func (p *parser) findCycle(agent *Agent, asking []string, visited map[string]bool) []string {
 	if first := slices.Index(asking, agent.ID); first >= 0 {
 		return append(slices.Clone(asking[first:]), agent.ID)

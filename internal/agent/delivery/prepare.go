@@ -29,8 +29,7 @@ type pending struct {
 
 // Prepare stores the deliveries about a run's end, before the terminal event end is appended. callback is "" if the
 // question has none. If the log is unavailable, Prepare returns an error that wraps event.ErrUnavailable, and the run
-// must not end yet. A delivery that cannot be stored for another reason is given up. For a child run, Prepare stores
-// nothing and returns nil.
+// must not end yet. After another error, the delivery is given up. For a child run, Prepare returns nil.
 func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback string, end event.Body) (*Prepared, error) {
 	if d == nil || run.ParentID != "" { // receivers are informed only about runs that API clients started
 		return nil, nil
@@ -70,8 +69,8 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 var errTooMany = errors.New("too many deliveries wait")
 
 // storeDelivery stores a delivery and returns its job, which this process holds: other processes can claim it only
-// after this one has parked or released it, or has died. If it returns an error, which is errTooMany or comes from the
-// log, nothing is stored.
+// after this one has parked or released it, or has died. After an error, which is errTooMany or the log's, nothing is
+// stored.
 func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record) (event.Job, error) {
 	text, err := json.Marshal(rec)
 	if err != nil {

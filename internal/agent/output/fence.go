@@ -20,8 +20,7 @@ const (
 
 const (
 	fence = "```"
-	// maxPending is how many bytes a Fence holds back at most. If a fence has more white space around it, it counts as
-	// text.
+	// maxPending is how many bytes a Fence holds back at most. A fence in more white space counts as text.
 	maxPending = 256
 )
 
@@ -74,8 +73,8 @@ func (f *Fence) decide() bool {
 }
 
 // possibleFenceBytes returns how many bytes at the end of the pending text may belong to the closing fence: up to three
-// backquotes with white space around them. If these are more than maxPending bytes, they count as text, and it returns
-// 0.
+// backquotes with white space around them. It returns 0 if these are more than maxPending bytes, because they then
+// count as text.
 func (f *Fence) possibleFenceBytes() int {
 	if f.state == noFence {
 		return 0

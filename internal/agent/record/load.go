@@ -215,8 +215,7 @@ func renderPrompt(doc *export.Document, created time.Time, checksum string) (tex
 }
 
 // Render renders a system prompt like the agent: the template t, then t.Instructions, then the request's instructions,
-// which may be "". tools and created are the template's values. It returns an error if the time zone is unknown or the
-// template cannot be executed.
+// which may be "". tools and created are the template's values. An error is about the time zone or the template.
 func Render(t export.Template, instructions string, tools []catalog.Tool, created time.Time) (string, error) {
 	zone, err := time.LoadLocation(cmp.Or(t.Timezone, "UTC"))
 	if err != nil {

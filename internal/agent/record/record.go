@@ -1,5 +1,4 @@
-// Package record stores, with each run, what its export needs but its events do not contain. It builds the export from
-// both.
+// Package record stores what a run's export needs but its events do not contain. It builds the export from both.
 //
 //	r := record.New(record.Options{Log: log, Retention: time.Hour})
 //	err := r.Begin(ctx, run.ID, record.Beginning{Request: request, Tools: list}) // once, before the first step
@@ -269,8 +268,8 @@ func Definition(t catalog.Tool) export.Tool {
 }
 
 // isFreshLocked reports whether the log will keep a definition as long as the events of a run that begins now. It keeps
-// definitions for twice the retention, so this one must have been stored less than the retention ago. The caller must
-// hold r.mu.
+// definitions for twice the retention, so this one must have been stored less than the retention ago. r.mu must be
+// held.
 func (r *Recorder) isFreshLocked(hash string) bool {
 	storedAt, isStored := r.storedAt[hash]
 	return isStored && time.Since(storedAt) < r.Retention

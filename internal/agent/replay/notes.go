@@ -58,8 +58,7 @@ type partJoiner struct {
 	data   []byte // the argument of Parts; nil until all parts have been added
 }
 
-// addPart adds a part, given as its words. If that was the last part, it sets data and returns true. It ignores words
-// that are not a part.
+// addPart adds a part, given as its words. After the last part, it sets data and returns true. It ignores other words.
 func (j *partJoiner) addPart(words []string) (complete bool) {
 	if len(words) != 3 {
 		return false

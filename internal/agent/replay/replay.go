@@ -78,8 +78,7 @@ type Step struct {
 	Extensions                string // the contents of NoteExtensions, joined: JSON in base64
 	Model                     string // the model that answered; "" if it is the same as in the step before
 	Upstream                  string // the endpoint's name for the model; "" if it is the same as in the step before
-	// HookAddition is what the pre_model_call hook adds to the step's requests; nil for nothing. A reset of the step
-	// keeps it.
+	// HookAddition is what the pre_model_call hook adds to the step's requests; nil for nothing. A reset keeps it.
 	HookAddition []byte
 	RefusedLimit string // the limit that a person refused to raise; "" if none
 
@@ -225,8 +224,7 @@ type noteReader struct {
 }
 
 // applyNote applies one note, given as its words, to the state. It returns true if at this note a process stopped
-// executing the run, or another one took over. It ignores notes about unknown calls, notes about a step before there is
-// one, and notes of other kinds.
+// executing the run, or another one took over. It ignores notes about unknown calls or steps, and notes of other kinds.
 func (n *noteReader) applyNote(words []string) (processChanged bool) {
 	if len(words) == 0 {
 		return false
@@ -430,8 +428,7 @@ func (s *State) resolveRelayed(id string) bool {
 	return false
 }
 
-// InterruptOf returns the question that an event asks, or the id of the question that the event resolves. For other
-// events, both results are zero.
+// InterruptOf returns the question that an event asks, or the id of the question that it resolves, or else zero values.
 func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
 	switch body := e.Body.(type) {
 	case event.Elicitation:

@@ -20,8 +20,7 @@ const (
 	maxTurns = 500
 	// maxPages is how many pages Read searches for the turns of a branch.
 	maxPages = 32
-	// startWait is how long Get and Begin wait until the log is available, and how long Release waits for a run's first
-	// event.
+	// startWait is how long Get and Begin wait for an unavailable log, and Release for a run's first event.
 	startWait  = 5 * time.Second
 	retryPause = 100 * time.Millisecond // between two attempts of Get and Begin
 )
@@ -166,8 +165,8 @@ func (s Store) decode(ctx context.Context, stored event.Turn) (turn Turn, ok boo
 //
 // Release repairs the thread after a process died while it began or ended a run. If a run has no events, Release waits
 // for its first event for up to startWait and then deletes the run: its process may have died before it created the
-// job, and then no process would ever begin the run. If the process is only slow, its next append fails, so it does not
-// begin the run either.
+// job, and then no process would ever begin the run. If the process is only slow, its next append fails, and it does
+// not begin the run.
 func (s Store) Release(ctx context.Context, owner event.Owner, threadID, runID string, beginsHere bool) error {
 	turn, err := s.turnOfEndedRun(ctx, runID, beginsHere)
 	if err != nil {

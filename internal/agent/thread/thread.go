@@ -170,7 +170,7 @@ func (t Turn) encode() []byte {
 }
 
 // withoutMedia returns the turn with its files, in the question and in Given, replaced by text (describeMedia). It does
-// not change the messages of t.
+// not change t.Given.
 func (t Turn) withoutMedia() Turn {
 	t.Question, t.Media = describeMedia(t.Question, t.Media)
 	t.Given = slices.Clone(t.Given)
@@ -271,8 +271,8 @@ func (t Turn) Answer() string {
 	return t.Steps[len(t.Steps)-1].Text
 }
 
-// Title returns the title of a thread that begins with question: the question's first line that is not blank, cut to
-// the maximum length.
+// Title returns the title of a thread that begins with question: the question's first line that is not blank, cut if it
+// is too long.
 func Title(question string) string {
 	for line := range strings.Lines(strings.ToValidUTF8(question, "\uFFFD")) {
 		line = strings.TrimSpace(line)

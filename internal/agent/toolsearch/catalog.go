@@ -37,8 +37,7 @@ func NewCatalog(tools []catalog.Tool) *Catalog {
 	return c
 }
 
-// SearchToolName returns the name of the search tool: search_tools, with a number if the catalog has a tool of that
-// name.
+// SearchToolName returns the search tool's name: search_tools, with a number if the catalog has a tool of that name.
 func (c *Catalog) SearchToolName() string {
 	name := "search_tools"
 	for n := 2; c.ByName[name].Name != ""; n++ {

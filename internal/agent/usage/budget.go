@@ -347,8 +347,7 @@ func (b *budgets) addToStored(ctx context.Context, caller string, use amounts) (
 }
 
 // addUse returns stored with use added, and how long it is until the last of these periods ends. It also adds to stored
-// periods of limits that this process does not have: other processes may have them, during an update or before a
-// rollback.
+// periods of limits that this process does not have: other processes may have them, during an update or a rollback.
 func (b *budgets) addUse(stored map[string]period, use amounts) (sum map[string]period, ttl time.Duration) {
 	now := b.store.Now()
 	sum = make(map[string]period)

@@ -201,8 +201,7 @@ func (c *Client) newRequest(ctx context.Context, call Call) (*http.Request, erro
 }
 
 // transportError returns the error for a question that got no reply. If ctx, the request's context, has ended, the
-// error says why. It does not wrap the error of net/http, which contains addresses, and the URL, which may contain a
-// key.
+// error says why. It does not wrap the error of net/http, which contains the URL, which may contain a key.
 func transportError(ctx context.Context) error {
 	err := ctx.Err()
 	switch {

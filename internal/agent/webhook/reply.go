@@ -140,8 +140,7 @@ func decodeMember(name string, value stdjson.RawMessage, target any) error {
 	return nil
 }
 
-// parseContent decodes the member content into r.Text if it is a text, or into r.Content if it is a list of content
-// blocks.
+// parseContent decodes the member content into r.Text if it is a text, or into r.Content if it is a list of blocks.
 func (r *Reply) parseContent(value stdjson.RawMessage) error {
 	if value[0] == '"' {
 		r.Text = new(string)

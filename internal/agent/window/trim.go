@@ -22,8 +22,8 @@ type Result struct {
 	TooLarge      bool  // what must be kept does not fit the window
 }
 
-// Trim shortens conv before a request if it is estimated to exceed the limit. If the size of the window is unknown, it
-// never shortens conv.
+// Trim shortens conv before a request if it is estimated to exceed the limit. It never does if the size of the window
+// is unknown.
 func (w *Window) Trim(conv *Conversation) Result {
 	w.sent = w.estimatePlain(conv)
 	result := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}
@@ -42,8 +42,7 @@ func (w *Window) Trim(conv *Conversation) Result {
 	return result
 }
 
-// Refusal holds the sizes, in tokens, that a provider stated when it refused a request as too long. Unstated sizes are
-// 0.
+// Refusal holds the sizes, in tokens, that a provider stated when it refused a request as too long; 0 if it did not.
 type Refusal struct {
 	Window int64 // the context window, which prompt and answer share
 	Prompt int64 // the prompt, as the provider counted it
@@ -283,8 +282,7 @@ func (w *Window) cutResult(conv *Conversation, message *llm.Message, tokens int6
 	message.Text = message.Text[:kept] + note
 }
 
-// placeholder returns the message that replaces a result which is left out. It is needed because endpoints refuse a
-// call without a result.
+// placeholder returns the message that replaces a result which is left out. Endpoints refuse a call without a result.
 func (c *Conversation) placeholder(message *llm.Message) llm.Message {
 	text := fmt.Sprintf("[The result of %s (call %s) was left out to make room%s.]",
 		message.Tool, message.CallID, c.storedAt(message, ". It is kept at "))

@@ -155,8 +155,8 @@ func MessageTokens(messages []llm.Message) (sum int64) {
 	return sum
 }
 
-// mediaTokens estimates the tokens of a message's images, audio and PDF. It does not use Window.factor, which corrects
-// estimates for text.
+// mediaTokens estimates the tokens of a message's images, audio and PDF. It does not use Window.factor, which is for
+// text.
 func mediaTokens(message *llm.Message) (sum int64) {
 	for _, file := range message.Media {
 		switch {
