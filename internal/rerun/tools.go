@@ -83,20 +83,21 @@ func (t *tools) CheckArgs(name string, args json.RawMessage) (json.RawMessage, e
 // Call implements agent.Tools. It returns the call's recorded outcome. With another model, it returns the outcome of
 // any recorded call with the same tool and arguments. If the call was not recorded, it returns an error.
 func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error) {
+	errNoResult := newCallError(call, mcp.Execution, noResult)
 	state := t.session.byID(call.RunID)
 	if state == nil {
-		return nil, newCallError(call, mcp.Execution, noResult)
+		return nil, errNoResult
 	}
 	if t.session.otherModel {
 		rec, recordedCall := t.session.root.findCall(call.Tool, call.Args)
 		if recordedCall == nil {
-			return nil, newCallError(call, mcp.Execution, noResult)
+			return nil, errNoResult
 		}
 		return rec.outcome(ctx, call, recordedCall.events[len(recordedCall.events)-1])
 	}
 	recordedCall := state.rec.calls[call.CallID]
 	if recordedCall == nil {
-		return nil, newCallError(call, mcp.Execution, noResult)
+		return nil, errNoResult
 	}
 	if sent := state.sentSignal(call.CallID); !isClosed(sent) {
 		close(sent) // not closed twice, because one goroutine sends the call
@@ -198,15 +199,14 @@ func inputRequired(events []event.Event) (required *content.InputRequired, n int
 		if !ok || b.HeldOpen || b.ChildRunID != "" {
 			break
 		}
-		params, err := json.Marshal(elicitParams{b.Mode, b.Message, b.Schema, b.URL})
-		if err != nil {
-			return nil, 0
-		}
-		key := fmt.Sprintf("%03d", n) // keys in this order, because the agent asks in the order of the keys
+		params, _ := json.Marshal(elicitParams{b.Mode, b.Message, b.Schema, b.URL}) // cannot fail: events have valid JSON
+		key := fmt.Sprintf("%03d", n)                                               // the agent asks in the order of the keys
 		required.Requests[key] = content.InputRequest{Method: "elicitation/create", Params: params}
 		n++
 	}
-	if asked, err := mcp.Elicitations(required); err != nil || len(asked) == 0 || len(asked) != n {
+	asked, err := mcp.Elicitations(required)
+	isValid := err == nil && len(asked) > 0 && len(asked) == n
+	if !isValid {
 		return nil, 0
 	}
 	return required, n

@@ -51,18 +51,17 @@ type Error struct {
 
 // Error returns the agent, if any, the line, if known, and the detail.
 func (e *Error) Error() string {
-	var b strings.Builder
+	var place []string
 	if e.Agent != "" {
-		b.WriteString("agent " + e.Agent + ", ")
+		place = append(place, "agent "+e.Agent)
 	}
 	if e.Line > 0 {
-		b.WriteString("line " + strconv.Itoa(e.Line) + ", ")
+		place = append(place, "line "+strconv.Itoa(e.Line))
 	}
-	text := b.String()
-	if text == "" {
+	if place == nil {
 		return e.Detail
 	}
-	return strings.TrimSuffix(text, ", ") + ": " + e.Detail
+	return strings.Join(place, ", ") + ": " + e.Detail
 }
 
 // parser reads the nodes of one file. Its methods return an *Error for a mistake in the file.

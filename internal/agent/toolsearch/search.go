@@ -186,15 +186,11 @@ func (s *Search) Find(args json.RawMessage) (result *content.Result, found []str
 		hits = append(hits, searchHit{tool.Name, tool.Title, tool.Server, summarize(tool.Description)})
 		found = append(found, tool.Name)
 	}
-	result, err = searchResult(hits)
-	if err != nil {
-		return nil, nil, err
-	}
-	return result, found, nil
+	return searchResult(hits), found, nil
 }
 
 // searchResult returns a search result, both as text for the model and as structured content.
-func searchResult(hits []searchHit) (*content.Result, error) {
+func searchResult(hits []searchHit) *content.Result {
 	text := "No tool has these words. Try others."
 	if len(hits) > 0 {
 		var list strings.Builder
@@ -203,15 +199,9 @@ func searchResult(hits []searchHit) (*content.Result, error) {
 		}
 		text = "You can call these tools from your next turn on:\n" + list.String()
 	}
-	block, err := json.Marshal(map[string]string{"type": "text", "text": text})
-	if err != nil {
-		return nil, fmt.Errorf("encode what was found: %w", err)
-	}
-	structured, err := json.Marshal(map[string]any{"tools": hits})
-	if err != nil {
-		return nil, fmt.Errorf("encode what was found: %w", err)
-	}
-	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}, nil
+	block, _ := json.Marshal(map[string]string{"type": "text", "text": text}) // cannot fail for strings
+	structured, _ := json.Marshal(map[string]any{"tools": hits})
+	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}
 }
 
 // queryOf returns the query in the search tool's arguments. The error tells the model what is wrong with them.
