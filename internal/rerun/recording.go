@@ -52,13 +52,14 @@ const (
 
 // recordedCall has the events of a tool call, starting when its arguments were complete.
 type recordedCall struct {
-	name     string
-	server   string // "" if no MCP server has the tool
-	args     []byte
-	complete int64         // number of the call's tool_call event
-	events   []event.Event // the call's events after tool_call
-	end      *event.Event  // the call's tool_result or tool_error; nil if it has neither
-	charge   int64         // number of the limit's event that the child run's usage caused; 0 if it caused none
+	name        string
+	server      string // "" if no MCP server has the tool
+	args        []byte
+	argsWritten string        // the arguments as the model wrote them, joined from the deltas
+	complete    int64         // number of the call's tool_call event
+	events      []event.Event // the call's events after tool_call
+	end         *event.Event  // the call's tool_result or tool_error; nil if it has neither
+	charge      int64         // number of the limit's event that the child run's usage caused; 0 if it caused none
 }
 
 // newRecording reads a document and its children. It returns an error that wraps ErrUnusable if parts of the document
@@ -225,21 +226,10 @@ func (r *recording) mayClose(e event.Event) bool {
 	case event.ToolError:
 		return body.Kind == "cancelled"
 	case event.ToolCall:
-		return body.Args == nil && body.ArgsText == r.textOf(body.CallID)
+		return body.Args == nil && body.ArgsText == r.calls[body.CallID].argsWritten
 	}
 	_, resolved := replay.InterruptOf(e)
 	return resolved != "" && r.inputs[resolved] == nil
-}
-
-// textOf returns a call's arguments as the model wrote them, joined from the deltas.
-func (r *recording) textOf(callID string) string {
-	var b strings.Builder
-	for _, e := range r.events {
-		if a, ok := e.Body.(event.ToolCallArgs); ok && a.CallID == callID {
-			b.WriteString(a.Delta)
-		}
-	}
-	return b.String()
 }
 
 // findCall returns a call of the given tool that ended and had equal arguments, together with its recording, which is r
