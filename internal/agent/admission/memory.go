@@ -54,7 +54,8 @@ func (m *Memory) Open(expected int64) (_ *Reservation, ok bool) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &Reservation{memory: m}, expected == 0 || m.taken+expected <= m.capacity
+	ok = expected == 0 || m.taken+expected <= m.capacity
+	return &Reservation{memory: m}, ok
 }
 
 // newReservationLocked returns the Reservation of a run whose request holds requestBytes. It does not count it as taken

@@ -306,8 +306,9 @@ func (p *parser) checkAskedAgents(agent *Agent) error {
 		switch {
 		case Find(p.file.Agents, id) == nil:
 			return p.errorAt(node, "agents: no agent has the id %s", printable(id))
-		case len(AskPrefix+id) > 64:
-			return p.errorAt(node, "agents: the id %s is too long for the name of a tool, %s and the id, of at most 64 characters", id, AskPrefix)
+		case len(AskPrefix+id) > maxToolName:
+			return p.errorAt(node, "agents: the id %s is too long for the name of a tool, %s and the id, of at most %d characters",
+				id, AskPrefix, maxToolName)
 		case seen[id]:
 			return p.errorAt(node, "agents: %s is given twice", id)
 		}

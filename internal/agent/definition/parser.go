@@ -22,6 +22,8 @@ const (
 	maxExamples    = 20
 	maxExample     = 1024     // bytes
 	maxSchema      = 64 << 10 // bytes of an output schema
+	maxDepth       = 100      // levels of an output schema
+	maxToolName    = 64       // bytes of the name of the tool that asks an agent
 	maxSeconds     = 86400
 	maxCost        = 1e9
 )

@@ -201,9 +201,9 @@ func (p *parser) readSchema(node *yaml.Node) (json.RawMessage, error) {
 }
 
 // jsonValue converts a node of output_schema to a value for json.Marshal. depth is how deeply node is nested; more than
-// 100 levels are an error, and so are aliases.
+// maxDepth levels are an error, and so are aliases.
 func (p *parser) jsonValue(node *yaml.Node, depth int) (any, error) {
-	if depth > 100 {
+	if depth > maxDepth {
 		return nil, p.errorAt(node, "output_schema is nested too deep")
 	}
 	switch node.Kind {

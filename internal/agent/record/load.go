@@ -207,7 +207,7 @@ func renderPrompt(doc *export.Document, created time.Time, checksum string) (tex
 	}
 	for _, tools := range candidates {
 		text, err := Render(doc.Settings.Prompt, doc.Request.Instructions, tools, created)
-		if err == nil && export.Digest([]byte(text))[:checksumBytes] == checksum {
+		if err == nil && export.Digest([]byte(text))[:checksumDigits] == checksum {
 			return text, true
 		}
 	}

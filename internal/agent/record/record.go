@@ -108,7 +108,7 @@ func NewToolList(tools []catalog.Tool) *ToolList { return &ToolList{tools: tools
 type beginning struct {
 	Request  export.Request   `json:"request"`
 	Context  string           `json:"context"` // the hash of a sharedContext
-	System   string           `json:"system"`  // the first checksumBytes of the system prompt's hash
+	System   string           `json:"system"`  // the first checksumDigits of the system prompt's hash
 	Messages []export.Message `json:"messages,omitempty"`
 	History  int              `json:"history,omitempty"`
 	Requests bool             `json:"requests,omitempty"`
@@ -120,9 +120,9 @@ type sharedContext struct {
 	Tools    []string        `json:"tools"` // hashes of definitions
 }
 
-// checksumBytes is how many hex digits of the system prompt's hash are stored. That is enough to check that an export
+// checksumDigits is how many hex digits of the system prompt's hash are stored. That is enough to check that an export
 // renders the same text.
-const checksumBytes = 16
+const checksumDigits = 16
 
 // Begin stores what a run begins with. After an error the run may continue, but its export will be incomplete. Begin
 // stores the beginning itself even if it cannot store a definition.
@@ -150,7 +150,7 @@ func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error
 	stored := beginning{
 		Request:  begin.Request,
 		Context:  export.Digest(shared),
-		System:   export.Digest([]byte(begin.System))[:checksumBytes],
+		System:   export.Digest([]byte(begin.System))[:checksumDigits],
 		History:  begin.History,
 		Requests: begin.Requests,
 	}

@@ -189,14 +189,19 @@ func describeMedia(text string, media []llm.Media) (described string, kept []llm
 		case m.URL != "" && len(m.URL) <= maxAddress:
 			kept = append(kept, m)
 		case m.URL != "":
-			text = strings.TrimPrefix(text+"\n[An image was here. Its address is too long to be kept with the conversation.]", "\n")
+			text = join(text, "\n", "[An image was here. Its address is too long to be kept with the conversation.]")
 		case attachment.IsText(m):
-			text = strings.TrimPrefix(text+"\n\n"+attachment.Inline(m), "\n\n")
+			text = join(text, "\n\n", attachment.Inline(m))
 		default:
-			text = strings.TrimPrefix(text+"\n"+omittedFileLine(m), "\n")
+			text = join(text, "\n", omittedFileLine(m))
 		}
 	}
 	return text, kept
+}
+
+// join returns text, separator and addition, but without a separator at the beginning.
+func join(text, separator, addition string) string {
+	return strings.TrimPrefix(text+separator+addition, separator)
 }
 
 // omittedFileLine returns the line that replaces a file which is too large for the thread.

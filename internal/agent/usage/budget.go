@@ -112,7 +112,7 @@ type SpentError struct {
 	Limit Limit
 	Used  float64
 	Until time.Time
-	// RetryAfter is how long it is until then, in whole seconds, at least 1 s.
+	// RetryAfter is the time until Until, in whole seconds, at least 1 s.
 	RetryAfter time.Duration
 }
 
