@@ -125,11 +125,12 @@ func (c *comparison) takeRecorded(e event.Event, stream string) (was event.Event
 		c.reportMissing(queue[0])
 		queue = queue[1:]
 	}
-	if len(queue) > 0 {
-		was, ok, queue = queue[0], true, queue[1:]
+	if len(queue) == 0 {
+		c.queues[stream] = nil
+		return event.Event{}, false
 	}
-	c.queues[stream] = queue
-	return was, ok
+	c.queues[stream] = queue[1:]
+	return queue[0], true
 }
 
 // finish reports the recorded events that the new run has not repeated. It is called after the new run has ended.

@@ -206,7 +206,7 @@ func isClosed(c <-chan struct{}) bool {
 // all events. It performs an action in this goroutine as soon as it has read the events before it, so an action must
 // not wait for later events of the run. The error is that of the log, or the cause with which ctx ended.
 func (r *runState) driveRun(ctx context.Context) (events []event.Event, _ error) {
-	stuck := r.watch.stuck
+	stuck := r.watch.stuck // nil once it was handled
 	for {
 		page, err := r.log.After(ctx, r.id, int64(len(events)))
 		if err != nil {

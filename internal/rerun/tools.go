@@ -28,31 +28,30 @@ func (t *tools) ToolsFor(ctx context.Context, _ auth.Identity) []catalog.Tool {
 	var out []catalog.Tool
 	for _, d := range rec.doc.Tools {
 		if d.Server != "" {
-			out = append(out, t.restore(d))
+			out = append(out, t.catalogTool(d))
 		}
 	}
 	return out
 }
 
-// restore converts a recorded tool definition to a catalog.Tool.
-func (t *tools) restore(d export.Tool) catalog.Tool {
-	c := catalog.Tool{
-		Name:          d.Name,
-		Server:        d.Server,
-		Original:      d.Original,
-		Title:         d.Title,
-		Description:   d.Description,
-		InputSchema:   d.InputSchema,
-		OutputSchema:  d.OutputSchema,
-		NeedsApproval: d.NeedsApproval && !t.session.otherModel,
+// catalogTool converts a recorded tool definition to a catalog.Tool. If another model is asked, the tool needs no
+// approval, because no approval was recorded for its calls.
+func (t *tools) catalogTool(recorded export.Tool) catalog.Tool {
+	tool := catalog.Tool{
+		Name:          recorded.Name,
+		Server:        recorded.Server,
+		Original:      recorded.Original,
+		Title:         recorded.Title,
+		Description:   recorded.Description,
+		InputSchema:   recorded.InputSchema,
+		OutputSchema:  recorded.OutputSchema,
+		NeedsApproval: recorded.NeedsApproval && !t.session.otherModel,
 	}
-	if d.Annotations != nil {
-		var a catalog.Annotations
-		if json.Unmarshal(d.Annotations, &a) == nil {
-			c.Annotations = &a
-		}
+	var annotations catalog.Annotations
+	if recorded.Annotations != nil && json.Unmarshal(recorded.Annotations, &annotations) == nil {
+		tool.Annotations = &annotations
 	}
-	return catalog.Restore(c, d.Version)
+	return catalog.Restore(tool, recorded.Version)
 }
 
 // Tool implements agent.Tools.
@@ -60,7 +59,7 @@ func (t *tools) Tool(name string) (catalog.Tool, bool) {
 	for _, doc := range withChildren(t.session.root.doc) {
 		for _, tool := range doc.Tools {
 			if tool.Name == name && tool.Server != "" {
-				return t.restore(tool), true
+				return t.catalogTool(tool), true
 			}
 		}
 	}

@@ -28,13 +28,13 @@ const reservedID = "answer"
 func Parse(data []byte, opts Options) (File, error) {
 	p := parser{Options: opts, askedNodes: make(map[string]*yaml.Node)}
 	root, err := parseYAML(data)
-	if err == nil {
-		err = p.readFile(root)
-	}
-	if err == nil {
-		err = p.checkDelegation()
-	}
 	if err != nil {
+		return File{}, err
+	}
+	if err := p.readFile(root); err != nil {
+		return File{}, err
+	}
+	if err := p.checkDelegation(); err != nil {
 		return File{}, err
 	}
 	return p.file, nil
@@ -57,11 +57,11 @@ func parseYAML(data []byte) (*yaml.Node, error) {
 	if err := dec.Decode(&document); err != nil {
 		return nil, syntaxError(err)
 	}
-	switch err := dec.Decode(&second); err {
-	case io.EOF:
-	case nil:
+	err := dec.Decode(&second)
+	if err == nil {
 		return nil, &Error{Line: second.Line, Detail: "a second document, but the file has one"}
-	default:
+	}
+	if !errors.Is(err, io.EOF) {
 		return nil, syntaxError(err)
 	}
 	if document.Kind != yaml.DocumentNode || len(document.Content) != 1 {
@@ -86,6 +86,7 @@ func jsonAsYAML(data []byte) []byte {
 		case `\/`:
 			return []byte("/")
 		}
+		// match is a surrogate pair, such as \ud83d\ude00.
 		high, _ := strconv.ParseUint(string(match[2:6]), 16, 16)
 		low, _ := strconv.ParseUint(string(match[8:12]), 16, 16)
 		return []byte(string(utf16.DecodeRune(rune(high), rune(low))))

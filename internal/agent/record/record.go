@@ -192,13 +192,12 @@ func appendHash(array []byte, hash string) []byte {
 // their hashes as the elements of a JSON array without brackets, even if it returns an error.
 func (r *Recorder) defineTools(ctx context.Context, list *ToolList) (hashes []byte, err error) {
 	list.mu.Lock()
-	hashes, storedAt := list.hashes, list.storedAt
+	knownHashes, isFresh := list.hashes, time.Since(list.storedAt) < r.Retention
 	list.mu.Unlock()
-	if time.Since(storedAt) < r.Retention {
-		return hashes, nil
+	if isFresh {
+		return knownHashes, nil
 	}
 
-	hashes = nil
 	allHashes := make([]string, 0, len(list.tools))
 	definitions := make(map[string][]byte)
 	for _, t := range list.tools {
@@ -210,7 +209,7 @@ func (r *Recorder) defineTools(ctx context.Context, list *ToolList) (hashes []by
 		hashes = appendHash(hashes, hash)
 	}
 	err = r.define(ctx, definitions)
-	storedAt = r.oldestOf(allHashes)
+	storedAt := r.oldestOf(allHashes)
 
 	list.mu.Lock()
 	defer list.mu.Unlock()

@@ -160,7 +160,8 @@ func (m *Meter) labels(agent, model, claim string) metric.AddOption {
 }
 
 // claimLabelLocked returns the label for a value of the claim: the value itself, None for "", or Other for a new value
-// after maxClaims. If the metrics have no such label, it returns "". The caller must hold m.mu.
+// after maxClaims. It adds a new value to m.claims. If the metrics have no such label, it returns "". The caller must
+// hold m.mu.
 func (m *Meter) claimLabelLocked(value string) string {
 	switch {
 	case m.claim == "":

@@ -187,7 +187,7 @@ func (w *Window) replaceEarlierResults(conv *Conversation, excess int64) (saved 
 // dropHistory drops the oldest messages of the history until it has saved excess tokens. It continues until the rest of
 // the history is empty or begins with a user message. It returns how many tokens it saved.
 func (w *Window) dropHistory(conv *Conversation, excess int64) (saved int64) {
-	dropped := 0
+	dropped := 0 // also the index of the last dropped message, because Messages[0] is the system prompt
 	for dropped < conv.History && saved < excess {
 		dropped++
 		saved += w.messageTokens(&conv.Messages[dropped])
