@@ -24,10 +24,12 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 	if call == nil {
 		return decision
 	}
-	definitions := &tools{s}
 	args, asked, approved := call.approval()
 	if !asked {
 		args = endArgs(*call.end)
+	}
+	if args != nil && s.isChangedByHook(call, args) {
+		decision.Args = args
 	}
 
 	switch b := call.end.Body.(type) {
@@ -37,21 +39,25 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 			decision.Denied, decision.AfterApproval = b.Payload, approved
 		}
 	case event.ToolResult:
-		if tool, ok := definitions.Tool(call.name); ok && tool.NeedsApproval && !asked {
+		if tool, ok := (&tools{s}).Tool(call.name); ok && tool.NeedsApproval && !asked {
 			decision.Result, _ = state.rec.outcome(s.ctx, mcp.Call{}, *call.end) // returns no error for a ToolResult
 		}
 	}
 
-	if args != nil && !sameJSON(args, call.args) {
-		// The agent itself converts the model's arguments to the schema's types. Only a hook makes other changes.
-		if fitted, err := definitions.CheckArgs(call.name, call.args); err != nil || !sameJSON(args, fitted) {
-			decision.Args = args
-		}
-	}
 	if reason, ok := state.rec.abortReason(); ok && state.rec.abortedBy() == call {
 		decision.Ended, decision.Reason = true, reason
 	}
 	return decision
+}
+
+// isChangedByHook reports whether a hook has changed the model's arguments of a call to args. The agent itself converts
+// arguments to the types of the tool's schema, and only a hook makes other changes.
+func (s *session) isChangedByHook(call *recordedCall, args []byte) bool {
+	if sameJSON(args, call.args) {
+		return false
+	}
+	converted, err := (&tools{s}).CheckArgs(call.name, call.args)
+	return err != nil || !sameJSON(args, converted)
 }
 
 // isOwnDenial reports whether reason, the message of a denied call, begins with one of ownDenials.

@@ -213,8 +213,8 @@ func definitions(root *export.Document) ([]definition.Agent, error) {
 		out = append(out, d)
 	}
 
-	for i := 0; i < len(out); i++ { // not range, because out grows in this loop
-		for _, id := range out[i].Agents {
+	for _, recorded := range out {
+		for _, id := range recorded.Agents {
 			if !known[id] {
 				known[id] = true
 				out = append(out, definition.Agent{ID: id})

@@ -81,33 +81,44 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		return nil, errTooMany
 	}
 
-	id := idPrefix + strings.ToLower(rand.Text())
-	err = d.Log.Create(ctx, event.Run{
-		ID: id, Owner: deliveryOwner, Created: d.Log.Now(), Background: true, TraceID: run.TraceID,
-		Metadata: map[string]string{sizeKey: strconv.FormatInt(size, 10)},
-	})
+	job, err := d.createRun(ctx, run.TraceID, text)
 	if err != nil {
 		d.cancelReserved(size)
+		return nil, err
+	}
+	d.confirmReserved(size)
+	d.mu.Lock()
+	d.local[job.Run()] = true
+	d.mu.Unlock()
+	return job, nil
+}
+
+// createRun creates the run that stores a delivery, with its job, whose request is text. After an error, it removes
+// what it has created.
+func (d *Deliverer) createRun(ctx context.Context, traceID string, text []byte) (event.Job, error) {
+	run := event.Run{
+		ID:         idPrefix + strings.ToLower(rand.Text()),
+		Owner:      deliveryOwner,
+		Created:    d.Log.Now(),
+		Background: true,
+		TraceID:    traceID,
+		Metadata:   map[string]string{sizeKey: strconv.Itoa(len(text))},
+	}
+	if err := d.Log.Create(ctx, run); err != nil {
 		return nil, fmt.Errorf("create a delivery: %w", err)
 	}
-	job, err := d.Log.CreateJob(ctx, id, text)
+	job, err := d.Log.CreateJob(ctx, run.ID, text)
 	if err == nil {
-		_, err = d.Log.Append(ctx, id, event.Start{TraceID: run.TraceID})
+		_, err = d.Log.Append(ctx, run.ID, event.Start{TraceID: traceID})
 	}
 	if err != nil {
-		d.cancelReserved(size)
 		cleanup := context.WithoutCancel(ctx)
-		_ = d.Log.Delete(cleanup, id)
+		_ = d.Log.Delete(cleanup, run.ID)
 		if job != nil {
 			_ = job.Done(cleanup)
 		}
 		return nil, fmt.Errorf("create the job of a delivery: %w", err)
 	}
-
-	d.confirmReserved(size)
-	d.mu.Lock()
-	d.local[id] = true
-	d.mu.Unlock()
 	return job, nil
 }
 
