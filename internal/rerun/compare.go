@@ -274,13 +274,8 @@ func formatValue(v any) string {
 		return "nothing"
 	}
 	text, _ := json.Marshal(v) // cannot fail, because v was decoded from JSON
-	return shorten(string(text))
-}
-
-// shorten cuts text after maxShown bytes.
-func shorten(text string) string {
-	if len(text) <= maxShown {
-		return text
+	if len(text) > maxShown {
+		return string(text[:maxShown]) + "…"
 	}
-	return text[:maxShown] + "…"
+	return string(text)
 }

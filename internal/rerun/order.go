@@ -55,7 +55,9 @@ func (s *session) awaitOrder(ctx, untilTakeover context.Context, _ string, body 
 	if _, resolved := replay.InterruptOf(*match); resolved != "" {
 		state.awaitParentQuestion(untilTakeover, resolved)
 	}
-	if wasOpenAtEnd(match) && ctx.Err() != nil && !isClosed(state.watch.unordered) {
+	toolError, _ := match.Body.(event.ToolError)
+	closedByEndOfRun := toolError.Payload == event.OpenAtEnd
+	if closedByEndOfRun && ctx.Err() != nil && !isClosed(state.watch.unordered) {
 		// The run appends this event at its end, after it has waited for all calls. Waiting here would never end.
 		return errLeftOpen
 	}
@@ -76,12 +78,6 @@ func (r *runState) awaitUnrecorded(ctx context.Context, body event.Body) error {
 	case <-r.watch.unordered:
 		return nil
 	}
-}
-
-// wasOpenAtEnd reports whether a recorded event closed a call that was still open when the run ended.
-func wasOpenAtEnd(e *event.Event) bool {
-	toolError, ok := e.Body.(event.ToolError)
-	return ok && toolError.Payload == event.OpenAtEnd
 }
 
 // awaitStep waits until the run may start the step in start. If the time limit's event was recorded right before this

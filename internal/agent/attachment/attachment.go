@@ -60,7 +60,7 @@ func New(name, mediaType, data string) (llm.Media, error) {
 	case IsText(media):
 		err = checkText(data)
 	case topLevel == "image" || topLevel == "audio":
-		media.MIME, media.Data, err = normalize(mediaType, data)
+		err = normalize(&media, mediaType)
 	default:
 		err = errType
 	}
@@ -70,17 +70,17 @@ func New(name, mediaType, data string) (llm.Media, error) {
 	return media, nil
 }
 
-// normalize checks an image or audio, and returns its media type and its data in the form that content.Media.Normalize
-// gives them. It returns errType if the media type is not accepted.
-func normalize(mediaType, data string) (kind, normalized string, _ error) {
-	checked, err := (&content.Media{MIME: mediaType, Data: data}).Normalize()
-	if errors.Is(err, content.ErrMediaType) {
-		return "", "", errType
+// normalize checks an image or audio, and gives media the media type and the data of content.Media.Normalize.
+func normalize(media *llm.Media, mediaType string) error {
+	checked, err := (&content.Media{MIME: mediaType, Data: media.Data}).Normalize()
+	switch {
+	case errors.Is(err, content.ErrMediaType):
+		return errType
+	case err != nil:
+		return err
 	}
-	if err != nil {
-		return "", "", err
-	}
-	return checked.MIME, checked.Data, nil
+	media.MIME, media.Data = checked.MIME, checked.Data
+	return nil
 }
 
 // checkPDF returns an error if data is not a PDF document in base64.

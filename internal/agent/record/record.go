@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -183,9 +184,7 @@ func appendHash(array []byte, hash string) []byte {
 	if n := len(array); n > 0 && array[n-1] != '[' {
 		array = append(array, ',')
 	}
-	array = append(array, '"')
-	array = append(array, hash...)
-	return append(array, '"')
+	return strconv.AppendQuote(array, hash)
 }
 
 // defineTools stores the definitions of list's tools, unless all were stored less than the retention ago. It returns

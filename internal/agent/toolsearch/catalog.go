@@ -22,11 +22,7 @@ type Catalog struct {
 
 // NewCatalog returns a catalog of tools. The slice must not change afterwards.
 func NewCatalog(tools []catalog.Tool) *Catalog {
-	c := &Catalog{
-		Tools:   tools,
-		ByName:  make(map[string]catalog.Tool, len(tools)),
-		Offered: make([]llm.Tool, len(tools)),
-	}
+	c := &Catalog{Tools: tools, ByName: make(map[string]catalog.Tool, len(tools)), Offered: make([]llm.Tool, len(tools))}
 	for i, t := range tools {
 		c.ByName[t.Name] = t
 		c.Offered[i] = llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema}

@@ -25,7 +25,7 @@ type Result struct {
 // Trim shortens conv before a request if it is estimated to exceed the limit. It never does if the size of the window
 // is unknown.
 func (w *Window) Trim(conv *Conversation) Result {
-	w.sent = w.estimatePlain(conv)
+	w.sent = estimatePlain(conv)
 	result := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}
 	result.After = result.Before
 	if w.size == 0 || result.Before <= result.Limit {
@@ -38,7 +38,7 @@ func (w *Window) Trim(conv *Conversation) Result {
 		lowEstimate /= 2 // the estimate may be twice the true size; let the provider decide
 	}
 	result.TooLarge = lowEstimate > result.Limit && !w.guessed
-	w.sent = w.estimatePlain(conv)
+	w.sent = estimatePlain(conv)
 	return result
 }
 
@@ -69,7 +69,7 @@ func (w *Window) TrimRefused(conv *Conversation, refused Refusal) Result {
 	result.After = w.fit(conv, target)
 	result.Trimmed = result.After != result.Before
 	result.TooLarge = sizesAreKnown && result.After >= w.size
-	w.sent = w.estimatePlain(conv)
+	w.sent = estimatePlain(conv)
 	return result
 }
 
@@ -87,10 +87,7 @@ func (w *Window) learnRefused(tokens int64) {
 }
 
 // estimatePlain estimates the tokens of conv by bytes alone, without w.factor.
-func (w *Window) estimatePlain(conv *Conversation) int64 {
-	byBytes := Window{factor: 1}
-	return byBytes.conversationTokens(conv)
-}
+func estimatePlain(conv *Conversation) int64 { return byBytes.conversationTokens(conv) }
 
 // Conversation is a request's prompt: the messages, and the tools that the request offers. The messages are the system
 // prompt, the history, the question, and all turns since.

@@ -56,6 +56,9 @@ type Window struct {
 	counted bool    // factor comes from a provider's count
 }
 
+// byBytes estimates by bytes alone, without a provider's count. It must not be changed.
+var byBytes = &Window{factor: 1}
+
 // New returns a Window with the size in the model's profile. If the profile has none, nothing is trimmed until a
 // provider refuses a request.
 func New(profile llm.Profile) *Window {
@@ -148,7 +151,6 @@ func (w *Window) messageTokens(message *llm.Message) int64 {
 
 // MessageTokens estimates the tokens of messages by bytes alone, without a provider's count.
 func MessageTokens(messages []llm.Message) (sum int64) {
-	byBytes := Window{factor: 1}
 	for i := range messages {
 		sum += byBytes.messageTokens(&messages[i])
 	}
@@ -172,10 +174,7 @@ func mediaTokens(message *llm.Message) (sum int64) {
 }
 
 // ToolTokens estimates the tokens of tools' definitions by bytes alone, without a provider's count.
-func ToolTokens(tools []llm.Tool) int64 {
-	byBytes := Window{factor: 1}
-	return byBytes.toolTokens(tools)
-}
+func ToolTokens(tools []llm.Tool) int64 { return byBytes.toolTokens(tools) }
 
 // toolTokens estimates the tokens of tools' definitions.
 func (w *Window) toolTokens(tools []llm.Tool) int64 {
