@@ -14,9 +14,7 @@ import (
 
 // The calls of a turn run concurrently, so the order of their events depends on how long each call takes. A repetition
 // takes that order from the recording. Before the agent appends an event of a call, it claims the recorded event that
-// the new one repeats, and waits until the new run has all events that were recorded before that one. An event that was
-// not recorded claims nothing and does not wait. After a takeover, the next agent can claim the events again that the
-// previous one has claimed but not appended (see unclaim).
+// the new one repeats, and waits until the new run has all events that were recorded before that one.
 
 // errLeftOpen means that the recorded call has no outcome of its own, because the end of the run closed it.
 var errLeftOpen = errors.New("the recorded call was closed by the end of its run")

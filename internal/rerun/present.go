@@ -19,8 +19,7 @@ type Present struct {
 }
 
 // Compare returns the differences between what a run was started with and what the service would use now, one line
-// each. For child runs, it compares only the tools with those of now. It also reports what was changed in the document
-// itself.
+// each. For child runs, it compares only the tools with those of now. It also reports changes of the document itself.
 func Compare(doc *export.Document, now Present) (lines []string) {
 	for _, t := range doc.Tools {
 		if t.SHA256 != "" && t.Hash() != t.SHA256 {
@@ -60,11 +59,11 @@ func comparePrompt(doc *export.Document, now export.Template) []string {
 	if err != nil {
 		return []string{"the system prompt cannot be rendered: " + err.Error()}
 	}
-	var out []string
-	for _, line := range diffLines(strings.Split(doc.SystemPrompt.Text, "\n"), strings.Split(text, "\n")) {
-		out = append(out, "system prompt "+line)
+	differences := diffLines(strings.Split(doc.SystemPrompt.Text, "\n"), strings.Split(text, "\n"))
+	for i, line := range differences {
+		differences[i] = "system prompt " + line
 	}
-	return out
+	return differences
 }
 
 // maxTable is the maximum number of elements in the table of diffLines, because a file may have any number of lines.
@@ -123,8 +122,7 @@ func commonLengths(a, b []string) [][]int {
 	return table
 }
 
-// compareMembers returns the differences between two JSON objects, one line each. Each line begins with title, the
-// objects' name.
+// compareMembers returns the differences between two JSON objects, one line each, which begins with title.
 func compareMembers(title string, was, is json.RawMessage) (out []string) {
 	wasValue, _ := decodeExact(was)
 	isValue, _ := decodeExact(is)

@@ -109,11 +109,10 @@ func (s *session) newRunState(id string, rec *recording, parent *runState) *runS
 
 // runOf returns the state of the run that ctx belongs to, or nil if ctx belongs to none.
 func (s *session) runOf(ctx context.Context) *runState {
-	e, ok := record.RunOf(ctx)
-	if !ok {
-		return nil
+	if executing, ok := record.RunOf(ctx); ok {
+		return s.attach(executing)
 	}
-	return s.attach(e)
+	return nil
 }
 
 // byID returns the state of the new run called id, or nil if it is not known.

@@ -103,8 +103,7 @@ func New(limits Limits) *Gate {
 	return &Gate{Limits: limits, freed: make(chan struct{}, 1), callers: make(map[string]*callerState)}
 }
 
-// Slot is the right to execute one run or direct call. The holder must call Release or Discard; only the first call
-// counts.
+// Slot is the right to execute one run or direct call. Call Release or Discard; only the first call counts.
 type Slot struct {
 	Memory *Reservation // the run's memory, which Release and Discard also release
 

@@ -96,8 +96,7 @@ func (m *Memory) reserve(requestBytes int64) (reservation *Reservation, enough b
 	return r, true
 }
 
-// reserveOverLimit takes memory for a run whose request holds requestBytes, even if too little is left. If m is nil, it
-// returns nil.
+// reserveOverLimit takes memory like reserve, even if not enough is left. A nil Memory returns nil.
 func (m *Memory) reserveOverLimit(requestBytes int64) *Reservation {
 	if m == nil {
 		return nil

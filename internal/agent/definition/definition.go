@@ -60,8 +60,7 @@ type Agent struct {
 	Examples        []string        `json:"examples,omitempty"`
 }
 
-// Narrows reports whether the agent's tools can differ from the service's: by servers, tools, agents to ask, or
-// approvals.
+// Narrows reports whether the agent's tools can differ from the service's: by servers, tools, agents or approvals.
 func (a *Agent) Narrows() bool {
 	asksForApproval := a.Approval != "" && a.Approval != config.ApproveNever
 	return a.Servers != nil || a.Tools != nil || len(a.Agents) > 0 || asksForApproval

@@ -319,8 +319,7 @@ func (p *parser) checkAskedAgents(agent *Agent) error {
 }
 
 // findCycle returns the ids of a cycle that can be reached from agent, with the first id repeated at the end, or nil.
-// asking lists the agents on the way to agent. visited contains agents that do not lead to a cycle; findCycle adds to
-// it.
+// asking lists the agents on the way to agent. findCycle adds agents that do not lead to a cycle to visited.
 func (p *parser) findCycle(agent *Agent, asking []string, visited map[string]bool) []string {
 	if first := slices.Index(asking, agent.ID); first >= 0 {
 		return append(slices.Clone(asking[first:]), agent.ID)

@@ -69,8 +69,7 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 var errTooMany = errors.New("too many deliveries wait")
 
 // storeDelivery stores a delivery and returns its job, which this process holds: other processes can claim it only
-// after this one has parked or released it, or has died. After an error, which is errTooMany or the log's, nothing is
-// stored.
+// after this one has parked or released it, or has died. After an error (errTooMany or the log's), nothing is stored.
 func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record) (event.Job, error) {
 	text, err := json.Marshal(rec)
 	if err != nil {

@@ -73,8 +73,7 @@ func (f *Fence) decide() bool {
 }
 
 // possibleFenceBytes returns how many bytes at the end of the pending text may belong to the closing fence: up to three
-// backquotes with white space around them. It returns 0 if these are more than maxPending bytes, because they then
-// count as text.
+// backquotes with white space around them. It returns 0 if these are more than maxPending bytes, which count as text.
 func (f *Fence) possibleFenceBytes() int {
 	if f.state == noFence {
 		return 0

@@ -266,8 +266,7 @@ func Definition(t catalog.Tool) export.Tool {
 }
 
 // isFreshLocked reports whether the log will keep a definition as long as the events of a run that begins now. It keeps
-// definitions for twice the retention, so this one must have been stored less than the retention ago. r.mu must be
-// held.
+// definitions for twice the retention, so this one must be younger than the retention. r.mu must be held.
 func (r *Recorder) isFreshLocked(hash string) bool {
 	storedAt, isStored := r.storedAt[hash]
 	return isStored && time.Since(storedAt) < r.Retention

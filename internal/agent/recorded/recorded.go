@@ -27,8 +27,8 @@ type Inputs struct {
 	Charge func(untilRelinquished context.Context, run, callID, child string)
 	// Suspends reports whether the run's next event in the recording is suspended. If ok is false, the run decides.
 	Suspends func(run string) (suspends, ok bool)
-	// ChildBudget returns the budget and the tool choice of a call's child run. If ok is false, they follow from the
-	// parent's budget.
+	// ChildBudget returns the budget and the tool choice of a call's child run. If ok is false, the parent's budget
+	// decides.
 	ChildBudget func(run, callID string) (limits budget.Limits, tools llm.ToolChoice, ok bool)
 	// Decision returns what rules and hooks decided about a call.
 	Decision func(run, callID string) Decision

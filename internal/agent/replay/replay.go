@@ -373,7 +373,7 @@ func (s *State) applyCallEvent(e event.Event) {
 	}
 	switch body := e.Body.(type) {
 	case event.ToolCallStart:
-		c := &Call{Call: body.Call, ByClient: body.Executor == event.Client}
+		c := &Call{Call: body.Call, ByClient: body.Executor == event.Client, Elicited: make(map[string]event.ElicitationResolved)}
 		s.Calls[body.CallID] = c
 		if step := s.lastStep(); step != nil {
 			step.Calls = append(step.Calls, c)
@@ -391,17 +391,10 @@ func (s *State) applyCallEvent(e event.Event) {
 	case event.ApprovalResolved:
 		s.Calls[body.CallID].Resolution = &body
 	case event.ElicitationResolved:
-		s.Calls[body.CallID].addResolvedElicitation(body)
+		c := s.Calls[body.CallID]
+		c.Elicitations = slices.DeleteFunc(c.Elicitations, func(i event.Interrupt) bool { return i.ID == body.InterruptID })
+		c.Elicited[body.InterruptID] = body
 	}
-}
-
-// addResolvedElicitation moves a server's question from c.Elicitations to c.Elicited.
-func (c *Call) addResolvedElicitation(resolved event.ElicitationResolved) {
-	c.Elicitations = slices.DeleteFunc(c.Elicitations, func(i event.Interrupt) bool { return i.ID == resolved.InterruptID })
-	if c.Elicited == nil {
-		c.Elicited = make(map[string]event.ElicitationResolved)
-	}
-	c.Elicited[resolved.InterruptID] = resolved
 }
 
 // addQuestion adds a question to the call that it is about.

@@ -165,8 +165,7 @@ func (s Store) decode(ctx context.Context, stored event.Turn) (turn Turn, ok boo
 //
 // Release repairs the thread after a process died while it began or ended a run. If a run has no events, Release waits
 // for its first event for up to startWait and then deletes the run: its process may have died before it created the
-// job, and then no process would ever begin the run. If the process is only slow, its next append fails, and it does
-// not begin the run.
+// job, and then no process would ever begin the run. If the process is only slow, its next append fails.
 func (s Store) Release(ctx context.Context, owner event.Owner, threadID, runID string, beginsHere bool) error {
 	turn, err := s.turnOfEndedRun(ctx, runID, beginsHere)
 	if err != nil {

@@ -102,14 +102,14 @@ func (t Turn) Encode() []byte {
 		return data
 	}
 	t = t.withoutMedia()
-	for limit := event.MaxTurn / 4; limit >= minText; limit /= 4 {
+	for limit := event.MaxTurn / 4; ; limit /= 4 {
 		if data, ok := t.encodeWithin(event.MaxTurn); ok {
 			return data
 		}
+		if limit < minText {
+			break
+		}
 		t = t.shorten(limit)
-	}
-	if data, ok := t.encodeWithin(event.MaxTurn); ok {
-		return data
 	}
 	// The turn has too many messages, steps or calls, however short they are.
 	t = t.shorten(minText / 2)

@@ -166,9 +166,8 @@ type searchHit struct {
 // ErrArguments means that the arguments in a call of the search tool are invalid. Errors that wrap it say why.
 var ErrArguments = errors.New("the arguments cannot be used")
 
-// Find executes one call of the search tool. It returns the result, and the names of the tools in it, which the caller
-// passes to Offer once the turn has ended. The error wraps ErrArguments if the arguments are wrong. Find does not
-// change s.
+// Find executes one call of the search tool. It returns the result, and the names of the tools in it, for Offer once
+// the turn has ended. The error wraps ErrArguments if the arguments are wrong. Find does not change s.
 func (s *Search) Find(args json.RawMessage) (result *content.Result, found []string, _ error) {
 	query, err := queryOf(args)
 	if err != nil {

@@ -22,8 +22,7 @@ type Result struct {
 	TooLarge      bool  // what must be kept does not fit the window
 }
 
-// Trim shortens conv before a request if it is estimated to exceed the limit. It never does if the size of the window
-// is unknown.
+// Trim shortens conv before a request if it is estimated to exceed the limit, unless the window's size is unknown.
 func (w *Window) Trim(conv *Conversation) Result {
 	w.sent = estimatePlain(conv)
 	result := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}

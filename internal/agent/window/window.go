@@ -157,8 +157,7 @@ func MessageTokens(messages []llm.Message) (sum int64) {
 	return sum
 }
 
-// mediaTokens estimates the tokens of a message's images, audio and PDF. It does not use Window.factor, which is for
-// text.
+// mediaTokens estimates the tokens of a message's images, audio and PDF. Window.factor is only for text.
 func mediaTokens(message *llm.Message) (sum int64) {
 	for _, file := range message.Media {
 		switch {
