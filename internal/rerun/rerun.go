@@ -15,8 +15,8 @@
 // other processes. A session has one recording, a log in memory and an agent, whose model and tools return the recorded
 // answers and results. Each run of the session, including each child run, has a runState. The agent asks it for
 // everything that it cannot know (recorded.Inputs, see order.go and decision.go). Its method driveRun reads the new
-// events, compares them with the recorded ones (compare.go), and repeats at the recorded positions what came from
-// outside of the run.
+// events, compares them with the recorded ones (compare.go), and repeats what came from outside at the recorded
+// positions.
 //
 // A new run that differs from the recorded one may never reach a position for which something waits. Therefore all
 // waits end when watch notices that no run appends events any more. The run then continues without the recorded order,

@@ -169,8 +169,8 @@ func (b *Budget) reachedLimitLocked() string {
 	return ""
 }
 
-// SpendTokens counts a model call's tokens and cost, and appends the budget events that are due (reportLimits). An
-// error comes from out.
+// SpendTokens counts a model call's tokens and cost, and appends due budget events (reportLimits). An error comes from
+// out.
 func (b *Budget) SpendTokens(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -339,8 +339,7 @@ func (b *Budget) Remaining(children int) (limits Limits, hasCalls bool) {
 	return limits, hasCalls
 }
 
-// SpendChild counts what a child run used, and appends the budget events that are due (reportLimits). An error comes
-// from out.
+// SpendChild counts what a child run used, and appends due budget events (reportLimits). An error comes from out.
 func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, spent event.Spent) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

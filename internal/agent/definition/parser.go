@@ -33,8 +33,8 @@ type Options struct {
 	// ReadFile reads a prompt_file, whose name is relative to Dir. If ReadFile is nil, prompt_file is an error.
 	ReadFile func(name string) ([]byte, error)
 	Dir      string
-	// Models lists the ids of the models. No agent may have such an id. An agent's model must be listed unless AnyModel
-	// is set.
+	// Models lists the ids of the models. No agent may have such an id. An agent's model must be one of them unless
+	// AnyModel is set.
 	Models   []string
 	AnyModel bool
 	// HasPrice reports whether a model's price is known; "" means the default model. A nil HasPrice means that all

@@ -39,9 +39,8 @@ func (d *Deliverer) startAttempt(job event.Job, rec record) {
 	}
 }
 
-// countAttempt counts an attempt to the receiver origin as in flight. isCounted is false if the limits do not allow the
-// attempt. isStopped means that this process makes no more attempts. A counted attempt ends with uncountAttempt and
-// d.work.Done.
+// countAttempt counts an attempt to the receiver origin as in flight. isCounted is false if the limits do not allow it.
+// isStopped means that this process makes no more attempts. A counted attempt ends with uncountAttempt and d.work.Done.
 func (d *Deliverer) countAttempt(origin string) (isCounted, isStopped bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

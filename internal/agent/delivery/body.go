@@ -65,8 +65,7 @@ func newBody(run event.Run, agent string, end event.Body) body {
 
 // setAnswer sets a run's answer. If everything together is too large, it leaves out, in this order and only as far as
 // needed, the arguments and results of calls, then the structured output and the end of the answer, and finally
-// metadata that alone need more than half of maxBody. It sets the answer even after an error from encoding the
-// metadata.
+// metadata that alone need more than half of maxBody. An error is about the metadata; the answer is set even then.
 func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 	answer := end.Answer
 	isTooLarge := func() bool { return len(b.Metadata)+len(answer)+len(b.Output) > maxBody }

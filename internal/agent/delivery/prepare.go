@@ -92,8 +92,8 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 	return job, nil
 }
 
-// createRun creates the run that stores a delivery, with its job, whose request is text. After an error, it removes
-// what it has created.
+// createRun creates the run that stores a delivery, with its job, whose request is text. If it fails, it removes what
+// it has created.
 func (d *Deliverer) createRun(ctx context.Context, traceID string, text []byte) (event.Job, error) {
 	run := event.Run{
 		ID:         idPrefix + strings.ToLower(rand.Text()),

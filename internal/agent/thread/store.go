@@ -261,8 +261,8 @@ func AwaitEnd(ctx context.Context, log event.Log, id string, stop <-chan struct{
 	}
 }
 
-// FromEvents returns a run's turn, made from all of its events. The turn has no Media, After and Given, because events
-// do not contain them.
+// FromEvents returns a run's turn, made from all of its events. It has no Media, After and Given, because events have
+// none.
 func FromEvents(run event.Run, events []event.Event) Turn {
 	var b Builder
 	var end event.Body

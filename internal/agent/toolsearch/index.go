@@ -100,8 +100,7 @@ func New(tools []catalog.Tool) *Index {
 	return index
 }
 
-// countWords returns, for each word of a tool, how often it occurs in each field. lengths says how many words each
-// field has.
+// countWords returns how often each word of a tool occurs in each field, and how many words each field has.
 func countWords(tool *catalog.Tool) (counts map[string]*perField, lengths perField) {
 	counts = make(map[string]*perField)
 	for field, words := range fieldWords(tool) {
