@@ -174,7 +174,17 @@ func missingResponse(err error, param string) error {
 // allEvents returns all events of the run that the log has at present. If the log has dropped some, the error is
 // event.ErrGone.
 func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, error) {
-	return event.ReadAll(ctx, h.Log, run)
+	var out []event.Event
+	for {
+		page, err := h.Log.After(ctx, run, int64(len(out)))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, page.Events...)
+		if page.Ended || len(page.Events) == 0 {
+			return out, nil
+		}
+	}
 }
 
 // sendResponse answers with a response whose run was started or resumed. If stream is true, it streams the response. If
