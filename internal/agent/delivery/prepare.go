@@ -34,23 +34,23 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 	if d == nil || run.ParentID != "" { // receivers are informed only about runs that API clients started
 		return nil, nil
 	}
-	var callbacks []string // of the deliveries; "" for that to d.URL
+	rec := record{
+		Version: recordVersion,
+		Created: d.Log.Now().UnixMilli(),
+		End:     fingerprint(end),
+		Body:    newBody(run, agent, end),
+	}
+	var records []record // one for each receiver
 	if d.URL != "" {
-		callbacks = append(callbacks, "")
+		rec.ID = webhookID(run.ID, "")
+		records = append(records, rec)
 	}
 	if callback != "" {
-		callbacks = append(callbacks, callback)
+		rec.ID, rec.Callback = webhookID(run.ID, callback), callback
+		records = append(records, rec)
 	}
 	prepared := &Prepared{d: d}
-	for _, to := range callbacks {
-		rec := record{
-			Version:  recordVersion,
-			ID:       webhookID(run.ID, to != ""),
-			Callback: to,
-			Created:  d.Log.Now().UnixMilli(),
-			End:      fingerprint(end),
-			Body:     newBody(run, agent, end),
-		}
+	for _, rec := range records {
 		job, err := d.storeDelivery(ctx, run, rec)
 		switch {
 		case errors.Is(err, event.ErrUnavailable):
@@ -121,9 +121,10 @@ func (d *Deliverer) createRun(ctx context.Context, traceID string, text []byte) 
 	return job, nil
 }
 
-// webhookID returns the webhook-id header. It is the same for all attempts to deliver a run's end to one of its two
-// receivers, even if another process stores the delivery again, so that receivers can ignore duplicates.
-func webhookID(run string, isCallback bool) string {
+// webhookID returns the webhook-id header of all attempts to deliver a run's end to its callback or, if callback is "",
+// to Options.URL. It is the same if another process stores the delivery again, so that receivers can ignore duplicates.
+func webhookID(run, callback string) string {
+	isCallback := callback != ""
 	sum := sha256.Sum256([]byte(fmt.Sprintf("run %t %s", isCallback, run)))
 	return idPrefix + hex.EncodeToString(sum[:16])
 }

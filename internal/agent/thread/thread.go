@@ -98,12 +98,12 @@ func Decode(data []byte) (t Turn, err error) {
 func (t Turn) Encode() []byte {
 	t.Version = version
 	defer compute.Begin(t.contentSize())()
-	if data, ok := t.encodeWithin(event.MaxTurn); ok {
+	if data, fits := t.encodeIfFits(); fits {
 		return data
 	}
 	t = t.withoutMedia()
 	for limit := event.MaxTurn / 4; ; limit /= 4 {
-		if data, ok := t.encodeWithin(event.MaxTurn); ok {
+		if data, fits := t.encodeIfFits(); fits {
 			return data
 		}
 		if limit < minText {
@@ -127,14 +127,14 @@ const maxAddress = 2 << 10
 // minText is the shortest length to which Encode cuts texts, before it leaves out whole calls.
 const minText = 256
 
-// encodeWithin returns the turn as JSON. ok is false if that would have more than limit bytes. If contentSize alone
-// exceeds limit, it does not encode the turn, because encoding large results would occupy a processor for milliseconds.
-func (t Turn) encodeWithin(limit int) (data []byte, ok bool) {
-	if t.contentSize() > limit {
+// encodeIfFits returns the turn as JSON. fits is false if that would exceed event.MaxTurn. If contentSize alone exceeds
+// it, the turn is not encoded, because encoding large results would occupy a processor for milliseconds.
+func (t Turn) encodeIfFits() (data []byte, fits bool) {
+	if t.contentSize() > event.MaxTurn {
 		return nil, false
 	}
 	data = t.encode()
-	return data, len(data) <= limit
+	return data, len(data) <= event.MaxTurn
 }
 
 // contentSize returns how many bytes of texts, files, arguments and results the turn has. Its JSON is rarely shorter.
