@@ -70,7 +70,8 @@ func (s *session) attach(executing record.Executing) *runState {
 	if r := s.runs[executing.Run]; r != nil {
 		return r
 	}
-	rec, parent := s.root, s.runs[executing.Parent]
+	parent := s.runs[executing.Parent] // nil for the first run
+	rec := s.root
 	if parent != nil {
 		rec = cmp.Or(parent.rec.children[executing.Call], newEmptyRecording(s.root.doc))
 	}

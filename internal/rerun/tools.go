@@ -225,7 +225,7 @@ func (t *tools) Servers() []mcp.ServerStatus {
 	for _, d := range t.session.root.doc.Tools {
 		names = append(names, d.Server)
 	}
-	names = append(names, t.Unavailable(true)...)
+	names = append(names, t.Unavailable(true)...) // true: as at the end of the run
 	slices.Sort(names)
 	var out []mcp.ServerStatus
 	for _, name := range slices.Compact(names) {

@@ -34,12 +34,7 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 	if d == nil || run.ParentID != "" { // receivers are informed only about runs that API clients started
 		return nil, nil
 	}
-	rec := record{
-		Version: recordVersion,
-		Created: d.Log.Now().UnixMilli(),
-		End:     fingerprint(end),
-		Body:    newBody(run, agent, end),
-	}
+	rec := record{Version: recordVersion, Created: d.Log.Now().UnixMilli(), End: fingerprint(end), Body: newBody(run, agent, end)}
 	var records []record // one for each receiver
 	if d.URL != "" {
 		rec.ID = webhookID(run.ID, "")
