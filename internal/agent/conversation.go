@@ -113,7 +113,7 @@ func acceptedMedia(profile llm.Profile, text string, media []Media) (string, []M
 		case attachment.Accepts(profile, m):
 			shown = append(shown, m)
 		default:
-			text = strings.TrimPrefix(text+"\n"+attachment.Describe(m), "\n")
+			text = strings.TrimPrefix(text+"\n"+attachment.Placeholder(m), "\n")
 		}
 	}
 	return text, shown

@@ -249,7 +249,7 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	mayAsk := turn != l.run.req.MaxTurns && l.run.req.canAnswer(event.KindBudget)
 	for {
-		limit := l.budget.Spent()
+		limit := l.budget.ReachedLimit()
 		switch {
 		case l.replayed != nil && l.replayed.BudgetQuestion != nil:
 			limit = l.replayed.BudgetQuestion.Limit // an earlier process asked this question, and it is still open

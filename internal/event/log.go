@@ -161,3 +161,18 @@ type Log interface {
 	// Ready returns an error if the log cannot be used at the moment.
 	Ready(ctx context.Context) error
 }
+
+// ReadAll returns all events that a run has so far, in order. If the log has dropped some of them, the error is
+// ErrGone.
+func ReadAll(ctx context.Context, log Log, run string) (events []Event, _ error) {
+	for {
+		page, err := log.After(ctx, run, int64(len(events)))
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, page.Events...)
+		if page.Ended || len(page.Events) == 0 {
+			return events, nil
+		}
+	}
+}

@@ -57,17 +57,11 @@ func NewWriter(log Log, run string) *Writer { return &Writer{log: log, run: run}
 // ResumeWriter reads a run's events from the log and returns a writer that continues after them. A process that took
 // the run over uses it. ResumeWriter returns ErrEnded if the run has ended, or an error from log.After.
 func ResumeWriter(ctx context.Context, log Log, run string) (*Writer, error) {
-	var events []Event
-	for {
-		page, err := log.After(ctx, run, int64(len(events)))
-		if err != nil {
-			return nil, fmt.Errorf("resume a run: %w", err)
-		}
-		events = append(events, page.Events...)
-		if page.Ended || len(page.Events) == 0 {
-			return WriterAfter(log, run, events)
-		}
+	events, err := ReadAll(ctx, log, run)
+	if err != nil {
+		return nil, fmt.Errorf("resume a run: %w", err)
 	}
+	return WriterAfter(log, run, events)
 }
 
 // WriterAfter returns a writer that continues after events, which must be all events of the run. It returns ErrEnded if

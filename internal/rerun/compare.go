@@ -30,11 +30,11 @@ type Difference struct {
 
 // String returns the difference as one line.
 func (d Difference) String() string {
-	at := fmt.Sprintf("%s event %d %s", d.Run, d.Seq, d.Type)
+	eventName := fmt.Sprintf("%s event %d %s", d.Run, d.Seq, d.Type)
 	if d.Path == "" {
-		return at + ": " + d.Notes
+		return eventName + ": " + d.Notes
 	}
-	return fmt.Sprintf("%s %s: was %s, is %s", at, d.Path, d.Was, d.Is)
+	return fmt.Sprintf("%s %s: was %s, is %s", eventName, d.Path, d.Was, d.Is)
 }
 
 // startEvent is passed to compareValues for values that do not belong to an event.
@@ -48,8 +48,7 @@ const maxDifferences = 50
 
 // comparison compares the events of a new run with the recorded ones. It sorts them into streams: the events of each
 // call, the events of each question, and all others. It compares each stream in order, and then the order of all
-// events. An event that comes too early or too late is therefore a single difference, and does not make each event
-// after it one.
+// events. An event that comes too early or too late is therefore a single difference.
 type comparison struct {
 	runID       string                   // the recorded run
 	last        event.Event              // the last recorded event
@@ -63,15 +62,14 @@ func newComparison(runID string, recorded []event.Event) comparison {
 	c := comparison{runID: runID, queues: make(map[string][]event.Event)}
 	for _, e := range recorded {
 		c.last = e
-		id := streamOf(e, nil)
-		c.queues[id] = append(c.queues[id], e)
+		stream := streamOf(e, nil)
+		c.queues[stream] = append(c.queues[stream], e)
 	}
 	return c
 }
 
 // streamOf returns the name of an event's stream: its question, or else its call. It returns "" for an event that
-// belongs to neither. recordedID maps the ids of the new run's questions to the recorded ids. It is nil for a recorded
-// event.
+// belongs to neither. recordedID maps the ids of the new run's questions to the recorded ids; nil for a recorded event.
 func streamOf(e event.Event, recordedID map[string]string) string {
 	asked, resolved := replay.InterruptOf(e)
 	if id := cmp.Or(asked.ID, resolved); id != "" {
@@ -80,9 +78,9 @@ func streamOf(e event.Event, recordedID map[string]string) string {
 	return e.CallID()
 }
 
-// report adds a difference, unless there are already maxDifferences.
-func (c *comparison) report(d Difference) {
-	d.Run = c.runID
+// report adds a difference at the event e, unless there are already maxDifferences. It sets Run, Seq and Type.
+func (c *comparison) report(e event.Event, d Difference) {
+	d.Run, d.Seq, d.Type = c.runID, e.Seq, e.Body.Type()
 	if len(c.differences) < maxDifferences {
 		c.differences = append(c.differences, d)
 	}
@@ -90,20 +88,21 @@ func (c *comparison) report(d Difference) {
 
 // add compares the next event of the new run with the recorded event that it repeats, which is the next one in the same
 // stream. If the recording has no such event, it reports the new one as a difference. recordedID maps the ids of the
-// new run's questions so far to the recorded ids. renamed replaces the new runs' ids in a text by the recorded ones.
-func (c *comparison) add(e event.Event, recordedID map[string]string, renamed func(string) string) {
-	is := comparedMembers(e, []byte(renamed(string(e.AppendJSON(nil)))))
+// new run's questions so far to the recorded ids. withRecordedIDs replaces the new runs' ids in a text.
+func (c *comparison) add(e event.Event, recordedID map[string]string, withRecordedIDs func(string) string) {
+	line := withRecordedIDs(string(e.AppendJSON(nil)))
+	is := comparedMembers(e, []byte(line))
 	was, ok := c.takeRecorded(e, streamOf(e, recordedID))
 	if !ok {
-		c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "was not recorded: " + formatValue(is)})
+		c.report(e, Difference{Notes: "was not recorded: " + formatValue(is)})
 		return
 	}
 	if was.Seq < c.newest {
-		c.report(Difference{Seq: was.Seq, Type: was.Body.Type(), Notes: fmt.Sprintf("comes after event %d", c.newest)})
+		c.report(was, Difference{Notes: fmt.Sprintf("comes after event %d", c.newest)})
 	}
 	c.newest = max(c.newest, was.Seq)
 	if was.Body.Type() != e.Body.Type() {
-		c.report(Difference{Seq: was.Seq, Type: was.Body.Type(), Path: "/type", Was: string(was.Body.Type()), Is: string(e.Body.Type())})
+		c.report(was, Difference{Path: "/type", Was: string(was.Body.Type()), Is: string(e.Body.Type())})
 		return
 	}
 	c.compareValues(was, "", comparedMembers(was, was.AppendJSON(nil)), is)
@@ -111,8 +110,7 @@ func (c *comparison) add(e event.Event, recordedID map[string]string, renamed fu
 
 // takeRecorded removes the next recorded event from a stream's queue and returns it. ok is false if the recording has
 // no event that e could repeat. If only one of the two runs was suspended at this point, that is a single difference: a
-// recorded suspension is reported as missing, and a new one takes no event from the queue, so that the following events
-// are compared as usual.
+// recorded suspension is reported as missing, and a new one takes no event from the queue.
 func (c *comparison) takeRecorded(e event.Event, stream string) (was event.Event, ok bool) {
 	queue := c.queues[stream]
 	if len(queue) == 0 {
@@ -127,40 +125,41 @@ func (c *comparison) takeRecorded(e event.Event, stream string) (was event.Event
 		c.reportMissing(queue[0])
 		queue = queue[1:]
 	}
-	if len(queue) > 0 {
-		was, ok, queue = queue[0], true, queue[1:]
+	if len(queue) == 0 {
+		c.queues[stream] = nil
+		return event.Event{}, false
 	}
-	c.queues[stream] = queue
-	return was, ok
+	c.queues[stream] = queue[1:]
+	return queue[0], true
 }
 
 // finish reports the recorded events that the new run has not repeated. It is called after the new run has ended.
 func (c *comparison) finish() {
-	var left []event.Event
-	for _, q := range c.queues {
-		left = append(left, q...)
+	var missing []event.Event
+	for _, queue := range c.queues {
+		missing = append(missing, queue...)
 	}
-	slices.SortFunc(left, func(a, b event.Event) int { return int(a.Seq - b.Seq) })
-	for _, e := range left {
+	slices.SortFunc(missing, func(a, b event.Event) int { return int(a.Seq - b.Seq) })
+	for _, e := range missing {
 		c.reportMissing(e)
 	}
 }
 
 // reportMissing reports that the new run did not repeat e, a recorded event.
 func (c *comparison) reportMissing(e event.Event) {
-	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + formatValue(comparedMembers(e, e.AppendJSON(nil)))})
+	members := comparedMembers(e, e.AppendJSON(nil))
+	c.report(e, Difference{Notes: "is missing: " + formatValue(members)})
 }
 
-// stall reports that the new run does not continue. The difference names the first recorded event that the run has not
-// repeated.
+// stall reports that the new run does not continue, at the first recorded event that it has not repeated.
 func (c *comparison) stall() {
 	next := c.last
-	for _, q := range c.queues {
-		if len(q) > 0 && q[0].Seq < next.Seq {
-			next = q[0]
+	for _, queue := range c.queues {
+		if len(queue) > 0 && queue[0].Seq < next.Seq {
+			next = queue[0]
 		}
 	}
-	c.report(Difference{Seq: next.Seq, Type: next.Body.Type(), Notes: "the run does not come to this event; it was cancelled"})
+	c.report(next, Difference{Notes: "the run does not come to this event; it was cancelled"})
 }
 
 // omitted lists the members of events that are not compared, because they are ids or times.
@@ -189,9 +188,9 @@ func comparedMembers(e event.Event, line []byte) map[string]any {
 			delete(out, "max")
 		}
 	case event.Suspended:
-		all, _ := out["interrupts"].([]any)
-		for _, one := range all {
-			interrupt, _ := one.(map[string]any) // delete does nothing with a nil map
+		interrupts, _ := out["interrupts"].([]any)
+		for _, item := range interrupts {
+			interrupt, _ := item.(map[string]any) // delete does nothing with a nil map
 			delete(interrupt, "id")
 			for _, name := range omitted {
 				delete(interrupt, name)
@@ -201,8 +200,9 @@ func comparedMembers(e event.Event, line []byte) map[string]any {
 	return out
 }
 
-// decodeExact decodes JSON for a comparison. Equal numbers become equal values even if they are spelled differently.
-// Integers that a float64 would round remain different. It returns an error unless data is exactly one JSON value.
+// decodeExact decodes JSON for a comparison. Equal numbers become equal values even if they are spelled differently,
+// such as 1 and 1.0. Different integers remain different, even those that a float64 would round to the same number. It
+// returns an error unless data is exactly one JSON value.
 func decodeExact(data []byte) (value any, err error) {
 	if !json.Valid(data) { // a Decoder would accept text after the first value
 		return nil, errors.New("it is not JSON")
@@ -212,12 +212,12 @@ func decodeExact(data []byte) (value any, err error) {
 	if err := dec.Decode(&value); err != nil {
 		return nil, err
 	}
-	return withFloats(value), nil
+	return normalizeNumbers(value), nil
 }
 
-// withFloats returns value with each json.Number replaced by a float64. It keeps integers from 2^53, which a float64
-// may round, and numbers that are out of range. It changes lists and objects in place.
-func withFloats(value any) any {
+// normalizeNumbers returns value with each json.Number replaced by a float64. It keeps integers from 2^53, which a
+// float64 may round, and numbers that are out of range. It changes lists and objects in place.
+func normalizeNumbers(value any) any {
 	switch v := value.(type) {
 	case json.Number:
 		f, err := v.Float64()
@@ -227,11 +227,11 @@ func withFloats(value any) any {
 		}
 	case []any:
 		for i := range v {
-			v[i] = withFloats(v[i])
+			v[i] = normalizeNumbers(v[i])
 		}
 	case map[string]any:
 		for name := range v {
-			v[name] = withFloats(v[name])
+			v[name] = normalizeNumbers(v[name])
 		}
 	}
 	return value
@@ -265,7 +265,7 @@ func (c *comparison) compareValues(e event.Event, path string, was, is any) {
 		}
 		return
 	}
-	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Path: path, Was: formatValue(was), Is: formatValue(is)})
+	c.report(e, Difference{Path: path, Was: formatValue(was), Is: formatValue(is)})
 }
 
 // formatValue returns a value as JSON for a person, shortened if necessary.
@@ -274,13 +274,8 @@ func formatValue(v any) string {
 		return "nothing"
 	}
 	text, _ := json.Marshal(v) // cannot fail, because v was decoded from JSON
-	return shorten(string(text))
-}
-
-// shorten cuts text after maxShown bytes.
-func shorten(text string) string {
-	if len(text) <= maxShown {
-		return text
+	if len(text) > maxShown {
+		return string(text[:maxShown]) + "…"
 	}
-	return text[:maxShown] + "…"
+	return string(text)
 }

@@ -20,14 +20,16 @@ var ownDenials = []string{
 // from the call's outcome: a denial that the run loop does not make by itself, a result without the approval that the
 // tool needs, arguments that neither the model nor a person wrote, or an end of the run with the code tool_aborted.
 func (s *session) decision(run, callID string) (decision recorded.Decision) {
-	state := s.byID(run)
-	if state == nil || state.rec.calls[callID] == nil || state.rec.calls[callID].end == nil {
+	state, call := s.endedCall(run, callID)
+	if call == nil {
 		return decision
 	}
-	call, definitions := state.rec.calls[callID], &tools{s}
 	args, asked, approved := call.approval()
 	if !asked {
 		args = endArgs(*call.end)
+	}
+	if args != nil && s.isChangedByHook(call, args) {
+		decision.Args = args
 	}
 
 	switch b := call.end.Body.(type) {
@@ -37,21 +39,25 @@ func (s *session) decision(run, callID string) (decision recorded.Decision) {
 			decision.Denied, decision.AfterApproval = b.Payload, approved
 		}
 	case event.ToolResult:
-		if tool, ok := definitions.Tool(call.name); ok && tool.NeedsApproval && !asked {
+		if tool, ok := (&tools{s}).Tool(call.name); ok && tool.NeedsApproval && !asked {
 			decision.Result, _ = state.rec.outcome(s.ctx, mcp.Call{}, *call.end) // returns no error for a ToolResult
 		}
 	}
 
-	if args != nil && !sameJSON(args, call.args) {
-		// The agent itself converts the model's arguments to the schema's types. Only a hook makes other changes.
-		if fitted, err := definitions.CheckArgs(call.name, call.args); err != nil || !sameJSON(args, fitted) {
-			decision.Args = args
-		}
-	}
 	if reason, ok := state.rec.abortReason(); ok && state.rec.abortedBy() == call {
 		decision.Ended, decision.Reason = true, reason
 	}
 	return decision
+}
+
+// isChangedByHook reports whether a hook has changed the model's arguments of a call to args. The agent itself converts
+// arguments to the types of the tool's schema, and only a hook makes other changes.
+func (s *session) isChangedByHook(call *recordedCall, args []byte) bool {
+	if sameJSON(args, call.args) {
+		return false
+	}
+	converted, err := (&tools{s}).CheckArgs(call.name, call.args)
+	return err != nil || !sameJSON(args, converted)
 }
 
 // isOwnDenial reports whether reason, the message of a denied call, begins with one of ownDenials.
@@ -60,8 +66,7 @@ func isOwnDenial(reason string) bool {
 }
 
 // approval reports whether a person was asked about the call itself, and whether they approved it. args are the
-// arguments that the person was shown. Changes that the person then made are not the decision of a hook, so they are
-// not in args.
+// arguments that the person was shown. Changes that the person then made are not in args, because no hook decided them.
 func (c *recordedCall) approval() (args []byte, asked, approved bool) {
 	for _, e := range c.events {
 		switch b := e.Body.(type) {

@@ -3,6 +3,7 @@ package rerun
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"answerd/internal/agent"
@@ -13,15 +14,13 @@ import (
 
 // The calls of a turn run concurrently, so the order of their events depends on how long each call takes. A repetition
 // takes that order from the recording. Before the agent appends an event of a call, it claims the recorded event that
-// the new one repeats, and waits until the new run has all events that were recorded before that one. An event that was
-// not recorded claims nothing and does not wait. After a takeover, the next agent can claim the events again that the
-// previous one has claimed but not appended (see unclaim).
+// the new one repeats, and waits until the new run has all events that were recorded before that one.
 
 // errLeftOpen means that the recorded call has no outcome of its own, because the end of the run closed it.
 var errLeftOpen = errors.New("the recorded call was closed by the end of its run")
 
-// repetition returns the functions with which agents take from the recording what they cannot decide by themselves.
-func (s *session) repetition() *recorded.Inputs {
+// recordedInputs returns the functions with which agents take from the recording what they cannot decide by themselves.
+func (s *session) recordedInputs() *recorded.Inputs {
 	return &recorded.Inputs{
 		Order:       s.awaitOrder,
 		Charge:      s.awaitCharge,
@@ -47,18 +46,20 @@ func (s *session) awaitOrder(ctx, untilTakeover context.Context, _ string, body 
 		state.awaitStep(untilTakeover, start)
 		return nil
 	}
-	was := state.claim(event.Event{Body: body})
-	if was == nil {
+	match := state.claim(event.Event{Body: body})
+	if match == nil {
 		return state.awaitUnrecorded(ctx, body)
 	}
-	if _, resolved := replay.InterruptOf(*was); resolved != "" {
+	if _, resolved := replay.InterruptOf(*match); resolved != "" {
 		state.awaitParentQuestion(untilTakeover, resolved)
 	}
-	if wasOpenAtEnd(was) && ctx.Err() != nil && !isClosed(state.watch.unordered) {
+	toolError, _ := match.Body.(event.ToolError)
+	closedByEndOfRun := toolError.Payload == event.OpenAtEnd
+	if closedByEndOfRun && ctx.Err() != nil && !isClosed(state.watch.unordered) {
 		// The run appends this event at its end, after it has waited for all calls. Waiting here would never end.
 		return errLeftOpen
 	}
-	state.await(untilTakeover, was.Seq-1)
+	state.await(untilTakeover, match.Seq-1)
 	return nil
 }
 
@@ -77,23 +78,19 @@ func (r *runState) awaitUnrecorded(ctx context.Context, body event.Body) error {
 	}
 }
 
-// wasOpenAtEnd reports whether a recorded event closed a call that was still open when the run ended.
-func wasOpenAtEnd(e *event.Event) bool {
-	toolError, ok := e.Body.(event.ToolError)
-	return ok && toolError.Payload == event.OpenAtEnd
-}
-
 // awaitStep waits until the run may start the step in start. If the time limit's event was recorded right before this
 // step, the step must not start before the new run has that event too.
 func (r *runState) awaitStep(untilTakeover context.Context, start event.StepStart) {
-	for i, e := range r.rec.events {
-		if b, ok := e.Body.(event.StepStart); !ok || b.Step != start.Step || i == 0 {
-			continue
-		}
-		if b, ok := r.rec.events[i-1].Body.(event.Budget); ok && b.Limit == timeLimit {
-			r.await(untilTakeover, e.Seq-1)
-		}
+	i := slices.IndexFunc(r.rec.events, func(e event.Event) bool {
+		recordedStart, ok := e.Body.(event.StepStart)
+		return ok && recordedStart.Step == start.Step
+	})
+	if i <= 0 {
 		return
+	}
+	before := r.rec.events[i-1]
+	if b, ok := before.Body.(event.Budget); ok && b.Limit == timeLimit {
+		r.await(untilTakeover, before.Seq)
 	}
 }
 
@@ -111,14 +108,14 @@ func childOf(b event.Body) string {
 func (r *runState) claim(e event.Event) *event.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	recorded := r.rec.asked // questions about limits, which belong to no call
+	candidates := r.rec.asked // questions about limits, which belong to no call
 	if id := e.CallID(); id != "" {
 		if r.rec.calls[id] == nil {
 			return nil
 		}
-		recorded = r.rec.calls[id].events
+		candidates = r.rec.calls[id].events
 	}
-	match := r.findUnclaimedLocked(e, recorded)
+	match := r.findUnclaimedLocked(e, candidates)
 	if match == nil {
 		return nil
 	}
@@ -131,46 +128,49 @@ func (r *runState) claim(e event.Event) *event.Event {
 	return match
 }
 
-// findUnclaimedLocked returns the first event in recorded that is not claimed and that e may repeat, or nil. A server
-// may ask several questions at the same time, so among these it prefers the one with the same text. r.mu must be held.
-func (r *runState) findUnclaimedLocked(e event.Event, recorded []event.Event) (first *event.Event) {
-	asked, _ := replay.InterruptOf(e)
-	for i := range recorded {
-		was := &recorded[i]
-		if r.claimed[was.Seq] || !r.mayRepeatLocked(e, *was) {
+// findUnclaimedLocked returns the first of the recorded candidates that is not claimed and that e may repeat, or nil. A
+// server may ask several questions at once, so among these it prefers the one with the same text. r.mu must be held.
+func (r *runState) findUnclaimedLocked(e event.Event, candidates []event.Event) (first *event.Event) {
+	question, _ := replay.InterruptOf(e)
+	for i := range candidates {
+		candidate := &candidates[i]
+		if r.claimed[candidate.Seq] || !r.mayRepeatLocked(e, *candidate) {
 			continue
 		}
-		if wasAsked, _ := replay.InterruptOf(*was); asked.Message == wasAsked.Message { // both are "" if e asks no question
-			return was
+		recordedQuestion, _ := replay.InterruptOf(*candidate)
+		if question.Message == recordedQuestion.Message { // both are "" if e asks no question
+			return candidate
 		}
 		if first == nil {
-			first = was
+			first = candidate
 		}
 	}
 	return first
 }
 
-// mayRepeatLocked reports whether the new event e can repeat was, a recorded event of the same call, or one of no call
-// like e. Two events match if both end the call, or if neither does and they have the same type. If e resolves a
-// question, was must resolve the same question. If e asks a child run's question, was must ask the same question of
-// that child. r.mu must be held.
-func (r *runState) mayRepeatLocked(e, was event.Event) bool {
-	_, ends := e.EndsCall()
-	_, ended := was.EndsCall()
-	hasSameType := e.Body.Type() == was.Body.Type()
-	if ends != ended || !ends && !hasSameType {
+// mayRepeatLocked reports whether the new event e can repeat candidate, a recorded event of the same call, or one of no
+// call like e. Two events match if both end the call, or if neither does and they have the same type. If e resolves a
+// question, candidate must resolve the same question. If e asks a child run's question, candidate must ask the same
+// question of that child. r.mu must be held.
+func (r *runState) mayRepeatLocked(e, candidate event.Event) bool {
+	_, endsCall := e.EndsCall()
+	_, candidateEndsCall := candidate.EndsCall()
+	if endsCall != candidateEndsCall {
 		return false
 	}
-	asked, resolved := replay.InterruptOf(e)
-	wasAsked, wasResolved := replay.InterruptOf(was)
-	if resolved != "" && r.recordedID[resolved] != wasResolved {
+	if !endsCall && e.Body.Type() != candidate.Body.Type() {
 		return false
 	}
-	if asked.ChildRunID == "" || len(r.rec.children) == 0 {
+	question, resolvedID := replay.InterruptOf(e)
+	recordedQuestion, recordedResolvedID := replay.InterruptOf(candidate)
+	if resolvedID != "" && r.recordedID[resolvedID] != recordedResolvedID {
+		return false
+	}
+	if question.ChildRunID == "" || len(r.rec.children) == 0 {
 		return true
 	}
-	child := r.runs[asked.ChildRunID] // the parent's event has the same question id as the child's
-	return child != nil && child.recordedID[asked.ID] == wasAsked.ID
+	child := r.runs[question.ChildRunID] // the parent's event has the same question id as the child's
+	return child != nil && child.recordedID[question.ID] == recordedQuestion.ID
 }
 
 // awaitParentQuestion waits until the run's parent has asked its own readers the question with this id, if the recorded
@@ -194,21 +194,35 @@ func (r *runState) awaitParentQuestion(untilTakeover context.Context, recordedID
 // effect. For a call that the budget refused, that is right before the call's end. For a child run's usage, it is right
 // before the event of the limit that the usage reached, or else right before the end of the child's call.
 func (s *session) awaitCharge(untilTakeover context.Context, run, callID, child string) {
-	state := s.byID(run)
-	if state == nil || state.rec.calls[callID] == nil || state.rec.calls[callID].end == nil {
+	state, call := s.endedCall(run, callID)
+	if call == nil {
 		return
 	}
-	call := state.rec.calls[callID]
-	failed, isError := call.end.Body.(event.ToolError)
+	failure, _ := call.end.Body.(event.ToolError)
+	refusedByBudget := strings.HasPrefix(failure.Payload, recorded.BudgetUsedUp)
 	switch {
-	case child == "" && isError && strings.HasPrefix(failed.Payload, recorded.BudgetUsedUp):
-		state.await(untilTakeover, call.end.Seq-1)
+	case child == "" && !refusedByBudget:
+		return // the charge had no effect
 	case child != "" && call.charge != 0:
 		state.awaitSent(untilTakeover, call.charge)
 		state.await(untilTakeover, call.charge-1)
-	case child != "":
+	default:
 		state.await(untilTakeover, call.end.Seq-1)
 	}
+}
+
+// endedCall returns the recorded call with this id and the state of the new run that repeats it. It returns nil for
+// both if the run is not known, or if the recording has no such call or not its end.
+func (s *session) endedCall(run, callID string) (*runState, *recordedCall) {
+	state := s.byID(run)
+	if state == nil {
+		return nil, nil
+	}
+	call := state.rec.calls[callID]
+	if call == nil || call.end == nil {
+		return nil, nil
+	}
+	return state, call
 }
 
 // suspends implements recorded.Inputs.Suspends. It reports whether the next recorded event is suspended. ok is false if
@@ -219,11 +233,11 @@ func (s *session) suspends(run string) (suspends, ok bool) {
 	if state == nil || isClosed(s.watch.unordered) {
 		return false, false
 	}
-	n := state.position(s.ctx)
-	if n >= int64(len(state.rec.events)) {
+	next := state.position(s.ctx) // the index of the recorded event that comes next
+	if next >= int64(len(state.rec.events)) {
 		return false, false
 	}
-	_, suspends = state.rec.events[n].Body.(event.Suspended)
+	_, suspends = state.rec.events[next].Body.(event.Suspended)
 	return suspends, true
 }
 

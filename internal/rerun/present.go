@@ -19,13 +19,12 @@ type Present struct {
 }
 
 // Compare returns the differences between what a run was started with and what the service would use now, one line
-// each. For child runs, it compares only the tools with those of now. It also reports definitions and prompts that were
-// changed in the document itself.
+// each. For child runs, it compares only the tools with those of now. It also reports changes of the document itself.
 func Compare(doc *export.Document, now Present) (lines []string) {
 	for _, t := range doc.Tools {
 		if t.SHA256 != "" && t.Hash() != t.SHA256 {
-			line := fmt.Sprintf("the definition of the tool %s is not the recorded one: its hash is %s, and the recorded one %s", t.Name, t.Hash(), t.SHA256)
-			lines = append(lines, line)
+			lines = append(lines, fmt.Sprintf(
+				"the definition of the tool %s is not the recorded one: its hash is %s, and the recorded one %s", t.Name, t.Hash(), t.SHA256))
 		}
 	}
 	if p := doc.SystemPrompt; p != nil && export.Digest([]byte(p.Text)) != p.SHA256 {
@@ -60,11 +59,11 @@ func comparePrompt(doc *export.Document, now export.Template) []string {
 	if err != nil {
 		return []string{"the system prompt cannot be rendered: " + err.Error()}
 	}
-	var out []string
-	for _, line := range diffLines(strings.Split(doc.SystemPrompt.Text, "\n"), strings.Split(text, "\n")) {
-		out = append(out, "system prompt "+line)
+	differences := diffLines(strings.Split(doc.SystemPrompt.Text, "\n"), strings.Split(text, "\n"))
+	for i, line := range differences {
+		differences[i] = "system prompt " + line
 	}
-	return out
+	return differences
 }
 
 // maxTable is the maximum number of elements in the table of diffLines, because a file may have any number of lines.
@@ -72,39 +71,36 @@ const maxTable = 1 << 22
 
 // diffLines returns the lines that only one of two texts has, in order. Lines of a begin with "-" and lines of b with
 // "+". It first removes the lines that both texts have at their beginning and end, and then finds a longest common
-// subsequence of the remaining lines. If that would need a larger table than maxTable, it returns all remaining lines
-// of both texts.
+// subsequence of the remaining lines. If that would need a larger table than maxTable, it returns all remaining lines.
 func diffLines(a, b []string) (out []string) {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]
 	}
-
 	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
 		a, b = a[:len(a)-1], b[:len(b)-1]
 	}
 
-	if (len(a)+1)*(len(b)+1) > maxTable {
-		for _, line := range a {
-			out = append(out, "- "+line)
+	i, j := 0, 0 // the indexes in a and b of the next line
+	if (len(a)+1)*(len(b)+1) <= maxTable {
+		common := commonLengths(a, b)
+		for i < len(a) && j < len(b) {
+			switch {
+			case a[i] == b[j]:
+				i, j = i+1, j+1
+			case common[i+1][j] < common[i][j+1]:
+				out = append(out, "+ "+b[j])
+				j++
+			default:
+				out = append(out, "- "+a[i])
+				i++
+			}
 		}
-		for _, line := range b {
-			out = append(out, "+ "+line)
-		}
-		return out
 	}
-
-	common := commonLengths(a, b)
-	for i, j := 0, 0; i < len(a) || j < len(b); {
-		switch {
-		case i < len(a) && j < len(b) && a[i] == b[j]:
-			i, j = i+1, j+1
-		case i == len(a), j < len(b) && common[i+1][j] < common[i][j+1]:
-			out = append(out, "+ "+b[j])
-			j++
-		default:
-			out = append(out, "- "+a[i])
-			i++
-		}
+	for _, line := range a[i:] {
+		out = append(out, "- "+line)
+	}
+	for _, line := range b[j:] {
+		out = append(out, "+ "+line)
 	}
 	return out
 }
@@ -126,20 +122,19 @@ func commonLengths(a, b []string) [][]int {
 	return table
 }
 
-// compareMembers returns the differences between two JSON objects, one line each. what is the objects' name, with which
-// each line begins.
-func compareMembers(what string, was, is json.RawMessage) (out []string) {
+// compareMembers returns the differences between two JSON objects, one line each, which begins with title.
+func compareMembers(title string, was, is json.RawMessage) (out []string) {
 	wasValue, _ := decodeExact(was)
 	isValue, _ := decodeExact(is)
 	wasMembers, wasObject := wasValue.(map[string]any)
 	isMembers, isObject := isValue.(map[string]any)
 	if !wasObject || !isObject {
-		return []string{what + " cannot be read"}
+		return []string{title + " cannot be read"}
 	}
 	var c comparison
 	c.compareValues(startEvent, "", wasMembers, isMembers)
 	for _, d := range c.differences {
-		out = append(out, fmt.Sprintf("%s %s: was %s, is %s", what, d.Path, d.Was, d.Is))
+		out = append(out, fmt.Sprintf("%s %s: was %s, is %s", title, d.Path, d.Was, d.Is))
 	}
 	return out
 }
@@ -147,16 +142,16 @@ func compareMembers(what string, was, is json.RawMessage) (out []string) {
 // compareTools returns the differences between the recorded definitions of servers' tools and the current ones. It does
 // not compare approvals and versions, and ignores tools that only the service has now.
 func compareTools(doc *export.Document, now []export.Tool) (out []string) {
-	present := make(map[string]export.Tool)
+	current := make(map[string]export.Tool) // by name
 	for _, t := range now {
-		present[t.Name] = t
+		current[t.Name] = t
 	}
 	for _, was := range doc.Tools {
 		if was.Server == "" {
 			continue
 		}
-		is, ok := present[was.Name]
-		if !ok {
+		is, exists := current[was.Name]
+		if !exists {
 			out = append(out, "the tool "+was.Name+" of "+was.Server+" is gone")
 			continue
 		}
@@ -166,9 +161,9 @@ func compareTools(doc *export.Document, now []export.Tool) (out []string) {
 			continue
 		}
 		was.SHA256, is.SHA256 = "", ""
-		before, _ := json.Marshal(was) // cannot fail: raw members were valid JSON when they were read
-		after, _ := json.Marshal(is)
-		out = append(out, compareMembers("the tool "+was.Name, before, after)...)
+		wasJSON, _ := json.Marshal(was) // cannot fail: raw members were valid JSON when they were read
+		isJSON, _ := json.Marshal(is)
+		out = append(out, compareMembers("the tool "+was.Name, wasJSON, isJSON)...)
 	}
 	return out
 }

@@ -18,8 +18,7 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// recording has the events of a document, sorted by what repeats them in a new run. It does not change after
-// newRecording.
+// recording has the events of a document, sorted by what repeats them in a new run. After newRecording it is immutable.
 type recording struct {
 	doc      *export.Document
 	events   []event.Event
@@ -53,18 +52,18 @@ const (
 
 // recordedCall has the events of a tool call, starting when its arguments were complete.
 type recordedCall struct {
-	name     string
-	server   string // "" if no MCP server has the tool
-	args     []byte
-	complete int64         // number of the call's tool_call event
-	events   []event.Event // the call's events after tool_call
-	end      *event.Event  // the call's tool_result or tool_error; nil if it has neither
-	charge   int64         // number of the limit's event that the child run's usage caused; 0 if it caused none
+	name        string
+	server      string // "" if no MCP server has the tool
+	args        []byte
+	argsWritten string        // the arguments as the model wrote them, joined from the deltas
+	complete    int64         // number of the call's tool_call event
+	events      []event.Event // the call's events after tool_call
+	end         *event.Event  // the call's tool_result or tool_error; nil if it has neither
+	charge      int64         // number of the limit's event that the child run's usage caused; 0 if it caused none
 }
 
 // newRecording reads a document and its children. It returns an error that wraps ErrUnusable if parts of the document
-// were not kept, if the run has no end, or if the events are not numbered from 1 without gaps. runState.await relies on
-// these numbers.
+// were not kept, if the run has no end, or if the events are not numbered from 1 without gaps, as runState.await needs.
 func newRecording(doc *export.Document) (*recording, error) {
 	events, err := doc.DecodeEvents()
 	if err != nil {
@@ -188,8 +187,7 @@ func (r *recording) isTakenOver() bool {
 	})
 }
 
-// terminalEvent returns the run's terminal event. It returns nil for a child run that was not recorded, which has no
-// events.
+// terminalEvent returns the run's terminal event. It returns nil for a child run that was not recorded.
 func (r *recording) terminalEvent() event.Body {
 	if len(r.events) == 0 {
 		return nil
@@ -228,48 +226,32 @@ func (r *recording) mayClose(e event.Event) bool {
 	case event.ToolError:
 		return body.Kind == "cancelled"
 	case event.ToolCall:
-		return body.Args == nil && body.ArgsText == r.textOf(body.CallID)
-	case event.ApprovalResolved:
-		return r.inputs[body.InterruptID] == nil
-	case event.ElicitationResolved:
-		return r.inputs[body.InterruptID] == nil
-	case event.BudgetResolved:
-		return r.inputs[body.InterruptID] == nil
+		return body.Args == nil && body.ArgsText == r.calls[body.CallID].argsWritten
 	}
-	return false
+	_, resolved := replay.InterruptOf(e)
+	return resolved != "" && r.inputs[resolved] == nil
 }
 
-// textOf returns a call's arguments as the model wrote them, joined from the deltas.
-func (r *recording) textOf(callID string) string {
-	var b strings.Builder
-	for _, e := range r.events {
-		if a, ok := e.Body.(event.ToolCallArgs); ok && a.CallID == callID {
-			b.WriteString(a.Delta)
-		}
-	}
-	return b.String()
-}
-
-// match returns a call of the given tool that ended and had equal arguments, together with its recording, which is r or
-// that of a child run. If several calls match, it returns any of them. If none does, both results are nil. It is for
+// findCall returns a call of the given tool that ended and had equal arguments, together with its recording, which is r
+// or that of a child run. If several calls match, it returns any of them. If none does, both results are nil. It is for
 // another model (Options.Model), whose calls have other ids than the recorded ones.
-func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) {
+func (r *recording) findCall(tool string, args []byte) (*recording, *recordedCall) {
 	for _, call := range r.calls {
 		if len(call.events) == 0 || call.name != tool {
 			continue
 		}
-		end, sentArgs := call.events[len(call.events)-1], call.args
-		if b, ok := end.Body.(event.ToolResult); ok {
+		last, sentArgs := call.events[len(call.events)-1], call.args
+		if b, ok := last.Body.(event.ToolResult); ok {
 			sentArgs = b.Args // a hook or a person may have changed the model's arguments
 		}
-		_, hasEnded := end.EndsCall()
+		_, hasEnded := last.EndsCall()
 		hasArgs := sameJSON(sentArgs, args) || sameJSON(call.args, args)
 		if hasEnded && hasArgs {
 			return r, call
 		}
 	}
 	for _, child := range r.children {
-		if rec, c := child.match(tool, args); c != nil {
+		if rec, c := child.findCall(tool, args); c != nil {
 			return rec, c
 		}
 	}
@@ -340,7 +322,8 @@ type storedResult struct {
 // wholeResult returns a call's complete result if the call's event has only a part of it. Otherwise ok is false.
 func (r *recording) wholeResult(callID string) (out storedResult, ok bool) {
 	data, ok := r.doc.Results[callID]
-	return out, ok && json.Unmarshal(data, &out) == nil
+	ok = ok && json.Unmarshal(data, &out) == nil
+	return out, ok
 }
 
 // errRecorded is the cause of recorded failures, because an export does not have their original causes.
@@ -366,7 +349,7 @@ func (r *recording) abortReason() (reason string, ok bool) {
 // cancelled. It returns nil if the run ended between two turns or while the model was answering. It must be called only
 // if abortReason reports that a hook ended the run.
 func (r *recording) abortedBy() *recordedCall {
-	var last *recordedCall
+	var last *recordedCall // the last call that ended in this turn
 	for _, e := range r.events {
 		switch body := e.Body.(type) {
 		case event.StepStart, event.StepReset:
@@ -395,7 +378,8 @@ func isSent(first event.Event) bool {
 	case event.ApprovalRequired:
 		return false
 	case event.ToolError:
-		return strings.HasPrefix(b.Payload, recorded.BudgetUsedUp) || b.Kind != "denied" && b.Kind != "unknown_tool" && b.Kind != "invalid_arguments"
+		isRefused := b.Kind == "denied" || b.Kind == "unknown_tool" || b.Kind == "invalid_arguments"
+		return !isRefused || strings.HasPrefix(b.Payload, recorded.BudgetUsedUp)
 	}
 	return true
 }

@@ -15,8 +15,8 @@
 // other processes. A session has one recording, a log in memory and an agent, whose model and tools return the recorded
 // answers and results. Each run of the session, including each child run, has a runState. The agent asks it for
 // everything that it cannot know (recorded.Inputs, see order.go and decision.go). Its method driveRun reads the new
-// events, compares them with the recorded ones (compare.go), and repeats at the recorded positions what came from
-// outside of the run.
+// events, compares them with the recorded ones (compare.go), and repeats what came from outside at the recorded
+// positions.
 //
 // A new run that differs from the recorded one may never reach a position for which something waits. Therefore all
 // waits end when watch notices that no run appends events any more. The run then continues without the recorded order,
@@ -46,9 +46,8 @@ type Options struct {
 	// if its tool and arguments match a recorded call, and events are not compared.
 	Model   llm.Model
 	ModelID string
-	// Stall is how long the runs may append no event before the recorded order is given up. 0 means 2 s. After the same
-	// time again, the run is cancelled, and after the same time once more, Run returns ErrStalled. With Model, runs are
-	// not watched.
+	// Stall is how long the runs may append no event before the recorded order is given up. 0 means 2 s. After twice
+	// that time, the run is cancelled, and after three times, Run returns ErrStalled. With Model, runs are not watched.
 	Stall time.Duration
 }
 
@@ -71,11 +70,11 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 	}
 	s := newSession(ctx, rec, opts)
 	defer s.cancel(nil)
-	first, err := s.newAgent()
+	firstAgent, err := s.newAgent()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
-	s.agents = []*agent.Agent{first}
+	s.agents = []*agent.Agent{firstAgent}
 	defer s.close()
 	request := newRequest(doc)
 	if opts.Model != nil {
@@ -85,7 +84,7 @@ func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, erro
 		request.Budget.Cost = 0 // the price of the other model is not known
 	}
 
-	run, err := first.Start(ctx, auth.Identity{Subject: doc.Run.Subject}, request)
+	run, err := firstAgent.Start(ctx, auth.Identity{Subject: doc.Run.Subject}, request)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
@@ -121,18 +120,27 @@ func newSession(ctx context.Context, rec *recording, opts Options) *session {
 
 // newAgent returns an agent that executes the session's runs with the recording's settings. The limits for history,
 // turns and the time for input are too high to be reached: what the limits of the recorded run did is in the recording.
-func newAgent(s *session, options Options) (*agent.Agent, error) {
+func newAgent(s *session, opts Options) (*agent.Agent, error) {
+	const unreachable = 1 << 30
 	doc := s.root.doc
-	opts := agent.Options{
-		Model: modelFunc(s.recordedAnswer), Tools: &tools{s}, Log: s.log, DefaultModel: doc.Request.Model, Profiles: recordedProfiles(doc),
-		ToolSearch: agent.ToolSearch(doc.Settings.Search), MaxHistory: 1 << 30, MaxTurns: 1 << 30, MaxOutputTokens: doc.Settings.Output,
-		InputTimeout: 24 * time.Hour, Durable: s.root.isTakenOver(),
+	settings := agent.Options{
+		Model:           modelFunc(s.recordedAnswer),
+		Tools:           &tools{s},
+		Log:             s.log,
+		DefaultModel:    doc.Request.Model,
+		Profiles:        recordedProfiles(doc),
+		ToolSearch:      agent.ToolSearch(doc.Settings.Search),
+		MaxHistory:      unreachable,
+		MaxTurns:        unreachable,
+		MaxOutputTokens: doc.Settings.Output,
+		InputTimeout:    24 * time.Hour,
+		Durable:         s.root.isTakenOver(),
 	}
-	if options.Model != nil {
-		opts.Model = askAs(options.ModelID, options.Model)
-		opts.Profiles[options.ModelID] = llm.Profile{ID: options.ModelID, Images: llm.AcceptsImages(options.ModelID)}
+	if opts.Model != nil {
+		settings.Model = askAs(opts.ModelID, opts.Model)
+		settings.Profiles[opts.ModelID] = llm.Profile{ID: opts.ModelID, Images: llm.AcceptsImages(opts.ModelID)}
 	} else {
-		opts.Repeat = s.repetition()
+		settings.Repeat = s.recordedInputs()
 	}
 
 	zone, err := time.LoadLocation(doc.Settings.Prompt.Timezone)
@@ -140,16 +148,20 @@ func newAgent(s *session, options Options) (*agent.Agent, error) {
 		return nil, fmt.Errorf("the time zone of the recording: %w", err)
 	}
 	promptOptions := prompt.Options{Username: doc.Settings.Prompt.Username, Location: zone}
-	if doc.Run.Agent == "" { // otherwise the named agents have their own prompts and budgets
+	if doc.Run.Agent == "" {
 		promptOptions.Template = doc.Settings.Prompt.Template
-		opts.Budget = agent.Budget(doc.Settings.Budget)
-	} else if opts.Agents, err = definitions(doc); err != nil {
+		settings.Budget = agent.Budget(doc.Settings.Budget)
+	} else { // each named agent has a prompt and a budget of its own
+		settings.Agents, err = definitions(doc)
+		if err != nil {
+			return nil, err
+		}
+	}
+	settings.Prompt, err = prompt.New(promptOptions)
+	if err != nil {
 		return nil, err
 	}
-	if opts.Prompt, err = prompt.New(promptOptions); err != nil {
-		return nil, err
-	}
-	return agent.New(opts)
+	return agent.New(settings)
 }
 
 // withChildren returns doc followed by the documents of all its descendants.
@@ -165,15 +177,15 @@ func withChildren(doc *export.Document) []*export.Document {
 func recordedProfiles(root *export.Document) map[string]llm.Profile {
 	profiles := make(map[string]llm.Profile)
 	for _, doc := range withChildren(root) {
-		m := doc.Settings.Model
-		profiles[doc.Request.Model] = llm.Profile{
-			ID:              doc.Request.Model,
-			ContextTokens:   m.ContextTokens,
-			MaxOutputTokens: m.MaxOutputTokens,
-			Images:          m.Images,
-			Audio:           m.Audio,
-			PDF:             m.PDF,
-			Price:           m.Price,
+		id, profile := doc.Request.Model, doc.Settings.Model
+		profiles[id] = llm.Profile{
+			ID:              id,
+			ContextTokens:   profile.ContextTokens,
+			MaxOutputTokens: profile.MaxOutputTokens,
+			Images:          profile.Images,
+			Audio:           profile.Audio,
+			PDF:             profile.PDF,
+			Price:           profile.Price,
 		}
 	}
 	return profiles
@@ -201,8 +213,8 @@ func definitions(root *export.Document) ([]definition.Agent, error) {
 		out = append(out, d)
 	}
 
-	for i := 0; i < len(out); i++ { // not range, because out grows in this loop
-		for _, id := range out[i].Agents {
+	for _, recorded := range out {
+		for _, id := range recorded.Agents {
 			if !known[id] {
 				known[id] = true
 				out = append(out, definition.Agent{ID: id})
@@ -217,26 +229,46 @@ func definitions(root *export.Document) ([]definition.Agent, error) {
 func newRequest(doc *export.Document) agent.Request {
 	r := &doc.Request
 	out := agent.Request{
-		Question: r.Question, Agent: doc.Run.Agent, Model: r.Model, Instructions: r.Instructions, OutputSchema: r.OutputSchema, Sampling: r.Sampling,
-		MaxTokens: r.MaxTokens, ToolChoice: r.ToolChoice, ForcedTool: r.ForcedTool, Servers: r.Servers, Tools: r.Tools, MaxTurns: r.MaxTurns,
-		Budget: agent.Budget(r.Budget), AskAtLimit: r.AskAtLimit, Context: r.Context, Metadata: r.Metadata, Background: true,
-		Interactive: r.Interactive, FormsDeclined: r.FormsDeclined, ApprovalsDeclined: r.ApprovalsDeclined, Hops: r.Hops,
+		Question:          r.Question,
+		Agent:             doc.Run.Agent,
+		Model:             r.Model,
+		Instructions:      r.Instructions,
+		OutputSchema:      r.OutputSchema,
+		Sampling:          r.Sampling,
+		MaxTokens:         r.MaxTokens,
+		ToolChoice:        r.ToolChoice,
+		ForcedTool:        r.ForcedTool,
+		Servers:           r.Servers,
+		Tools:             r.Tools,
+		MaxTurns:          r.MaxTurns,
+		Budget:            agent.Budget(r.Budget),
+		AskAtLimit:        r.AskAtLimit,
+		Context:           r.Context,
+		Metadata:          r.Metadata,
+		Background:        true,
+		Interactive:       r.Interactive,
+		FormsDeclined:     r.FormsDeclined,
+		ApprovalsDeclined: r.ApprovalsDeclined,
+		Hops:              r.Hops,
 	}
 	for _, t := range r.ClientTools {
 		out.ClientTools = append(out.ClientTools, llm.Tool(t))
 	}
 	history := doc.Messages
-	if n := len(history); n > 0 && history[n-1].Role == string(llm.User) {
-		out.Media, history = media(history[n-1].Media), history[:n-1]
-	} else if n > 0 { // the run began with results of the client's own tools, and without a question
-		out.Question = ""
+	if n := len(history); n > 0 {
+		if last := history[n-1]; last.Role == string(llm.User) {
+			out.Media = media(last.Media)
+			history = history[:n-1]
+		} else { // the run began with results of the client's own tools, and without a question
+			out.Question = ""
+		}
 	}
 	for _, m := range history {
-		h := agent.Message{Role: m.Role, Content: m.Text, CallID: m.CallID, Media: media(m.Media)}
-		for n, c := range m.Calls {
-			h.Calls = append(h.Calls, llm.ToolCall{Index: n, ID: c.ID, Name: c.Name, Arguments: c.Arguments})
+		message := agent.Message{Role: m.Role, Content: m.Text, CallID: m.CallID, Media: media(m.Media)}
+		for i, c := range m.Calls {
+			message.Calls = append(message.Calls, llm.ToolCall{Index: i, ID: c.ID, Name: c.Name, Arguments: c.Arguments})
 		}
-		out.History = append(out.History, h)
+		out.History = append(out.History, message)
 	}
 	return out
 }

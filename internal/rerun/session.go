@@ -45,8 +45,8 @@ type runState struct {
 	actions    []action   // actions still to be performed, in order; used only by driveRun
 
 	// The session's mutex protects the fields below.
-	turn       int                      // number of recorded answers that the run has been given
-	refused    int                      // 1 + number of the last turn in which nextTurn has refused the conversation; 0 if none
+	turnsTaken int                      // number of recorded answers that takeTurn has returned
+	refused    bool                     // takeTurn has refused the conversation in the next turn
 	claimed    map[int64]bool           // numbers of the recorded events that claim has returned
 	interrupts map[string]string        // from a recorded question id to the new one
 	recordedID map[string]string        // from a new question id to the recorded one
@@ -63,15 +63,15 @@ type action struct {
 
 // attach returns the state of a run, after creating it at the first call for that run. For a new child run, it starts
 // the goroutine that drives it (see driveRun). For the first run, that is up to Run. A child run that was not recorded
-// gets an empty recording, so that all its events are differences. attach wakes goroutines that wait for a child in
-// awaitChild.
+// gets an empty recording, so that all its events are differences. attach wakes goroutines in awaitChild.
 func (s *session) attach(executing record.Executing) *runState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.runs[executing.Run]; r != nil {
 		return r
 	}
-	rec, parent := s.root, s.runs[executing.Parent]
+	parent := s.runs[executing.Parent] // nil for the first run
+	rec := s.root
 	if parent != nil {
 		rec = cmp.Or(parent.rec.children[executing.Call], newEmptyRecording(s.root.doc))
 	}
@@ -110,11 +110,10 @@ func (s *session) newRunState(id string, rec *recording, parent *runState) *runS
 
 // runOf returns the state of the run that ctx belongs to, or nil if ctx belongs to none.
 func (s *session) runOf(ctx context.Context) *runState {
-	e, ok := record.RunOf(ctx)
-	if !ok {
-		return nil
+	if executing, ok := record.RunOf(ctx); ok {
+		return s.attach(executing)
 	}
-	return s.attach(e)
+	return nil
 }
 
 // byID returns the state of the new run called id, or nil if it is not known.
@@ -157,8 +156,7 @@ func drainNow(a *agent.Agent) {
 	a.Drain(ended)
 }
 
-// differences returns the differences of all runs, a parent's before those of its children. It returns nil if another
-// model was asked.
+// differences returns the differences of all runs, a parent's before its children's, or nil if another model was asked.
 func (s *session) differences() (out []Difference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,12 +169,12 @@ func (s *session) differences() (out []Difference) {
 	return out
 }
 
-// await waits until the run has at least n events. It also returns when waiting is pointless: the run or ctx has ended,
-// the log fails, or the recorded order was given up (watch.unordered).
-func (r *runState) await(ctx context.Context, n int64) {
-	for n > 0 && ctx.Err() == nil && !isClosed(r.watch.unordered) {
+// await waits until the run has at least eventCount events. It also returns when waiting is pointless: the run or ctx
+// has ended, the log fails, or the recorded order was given up (watch.unordered).
+func (r *runState) await(ctx context.Context, eventCount int64) {
+	for eventCount > 0 && ctx.Err() == nil && !isClosed(r.watch.unordered) {
 		run, err := r.log.Run(ctx, r.id)
-		if err != nil || run.Last.Seq >= n || run.Last.Terminal() {
+		if err != nil || run.Last.Seq >= eventCount || run.Last.Terminal() {
 			return
 		}
 		page, err := r.log.After(ctx, r.id, run.Last.Seq)
@@ -208,7 +206,7 @@ func isClosed(c <-chan struct{}) bool {
 // all events. It performs an action in this goroutine as soon as it has read the events before it, so an action must
 // not wait for later events of the run. The error is that of the log, or the cause with which ctx ended.
 func (r *runState) driveRun(ctx context.Context) (events []event.Event, _ error) {
-	stuck := r.watch.stuck
+	stuck := r.watch.stuck // nil once it was handled
 	for {
 		page, err := r.log.After(ctx, r.id, int64(len(events)))
 		if err != nil {
@@ -265,8 +263,8 @@ func (r *runState) compareEvent(e event.Event) {
 func (r *runState) withRecordedIDs(text string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, o := range r.order {
-		text = strings.ReplaceAll(text, o.id, o.rec.doc.Run.ID)
+	for _, run := range r.order {
+		text = strings.ReplaceAll(text, run.id, run.rec.doc.Run.ID)
 	}
 	return text
 }
@@ -288,12 +286,12 @@ func (r *runState) planActions(isChild bool) {
 			r.planAnswer(r.rec.events[i])
 		}
 	}
-	slices.SortStableFunc(r.actions, func(a, b action) int { return int(a.after - b.after) })
+	slices.SortStableFunc(r.actions, func(a, b action) int { return cmp.Compare(a.after, b.after) })
 }
 
-// plan adds an action that is performed once the run has the events that were recorded before event seq.
+// plan adds an action that is performed once the run has the events recorded before event seq, and at least one event.
 func (r *runState) plan(seq int64, do func(ctx context.Context)) {
-	r.actions = append(r.actions, action{max(seq-1, 1), do})
+	r.actions = append(r.actions, action{after: max(seq-1, 1), do: do})
 }
 
 // planTime plans how the run's time passes: before the time limit's event, and before the end of each call for which
@@ -385,8 +383,8 @@ func (r *runState) advance(ctx context.Context, seq int64, seconds float64) {
 // waiting when the runs are idle, because the recording does not show every reason why a call was not sent.
 func (r *runState) awaitSent(ctx context.Context, seq int64) {
 	r.awaitChildren(ctx, seq)
-	before := r.rec.events[max(seq-2, 0)] // event seq is at index seq-1
-	if _, suspended := before.Body.(event.Suspended); suspended {
+	previous := r.rec.events[max(seq-2, 0)] // event seq is at index seq-1
+	if _, suspended := previous.Body.(event.Suspended); suspended {
 		return // the recorded run was suspended, so every call was waiting for a person or for an earlier call
 	}
 	idle := r.watch.idleSignal()
@@ -457,8 +455,7 @@ func (r *runState) sentSignal(callID string) chan struct{} {
 
 // takeOver stops the current agent and lets a new one continue the runs, as another process did in the recording. The
 // current agent hands its runs over through the log, because newAgent makes durable agents if the recording has a
-// takeover. It does not matter whether the recorded process was stopped or had crashed, because the events are the
-// same.
+// takeover. Whether the recorded process was stopped or had crashed does not matter: the events are the same.
 func (r *runState) takeOver() {
 	drainNow(r.currentAgent())
 	r.unclaim(context.Background())
@@ -477,12 +474,8 @@ func (s *session) unclaim(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.order {
-		n := r.position(ctx)
-		for seq := range r.claimed {
-			if seq > n {
-				delete(r.claimed, seq)
-			}
-		}
+		position := r.position(ctx)
+		maps.DeleteFunc(r.claimed, func(seq int64, _ bool) bool { return seq > position })
 	}
 }
 

@@ -28,31 +28,30 @@ func (t *tools) ToolsFor(ctx context.Context, _ auth.Identity) []catalog.Tool {
 	var out []catalog.Tool
 	for _, d := range rec.doc.Tools {
 		if d.Server != "" {
-			out = append(out, t.restore(d))
+			out = append(out, t.catalogTool(d))
 		}
 	}
 	return out
 }
 
-// restore converts a recorded tool definition to a catalog.Tool.
-func (t *tools) restore(d export.Tool) catalog.Tool {
-	c := catalog.Tool{
-		Name:          d.Name,
-		Server:        d.Server,
-		Original:      d.Original,
-		Title:         d.Title,
-		Description:   d.Description,
-		InputSchema:   d.InputSchema,
-		OutputSchema:  d.OutputSchema,
-		NeedsApproval: d.NeedsApproval && !t.session.otherModel,
+// catalogTool converts a recorded tool definition to a catalog.Tool. If another model is asked, the tool needs no
+// approval, because no approval was recorded for its calls.
+func (t *tools) catalogTool(recorded export.Tool) catalog.Tool {
+	tool := catalog.Tool{
+		Name:          recorded.Name,
+		Server:        recorded.Server,
+		Original:      recorded.Original,
+		Title:         recorded.Title,
+		Description:   recorded.Description,
+		InputSchema:   recorded.InputSchema,
+		OutputSchema:  recorded.OutputSchema,
+		NeedsApproval: recorded.NeedsApproval && !t.session.otherModel,
 	}
-	if d.Annotations != nil {
-		var a catalog.Annotations
-		if json.Unmarshal(d.Annotations, &a) == nil {
-			c.Annotations = &a
-		}
+	var annotations catalog.Annotations
+	if recorded.Annotations != nil && json.Unmarshal(recorded.Annotations, &annotations) == nil {
+		tool.Annotations = &annotations
 	}
-	return catalog.Restore(c, d.Version)
+	return catalog.Restore(tool, recorded.Version)
 }
 
 // Tool implements agent.Tools.
@@ -60,15 +59,12 @@ func (t *tools) Tool(name string) (catalog.Tool, bool) {
 	for _, doc := range withChildren(t.session.root.doc) {
 		for _, tool := range doc.Tools {
 			if tool.Name == name && tool.Server != "" {
-				return t.restore(tool), true
+				return t.catalogTool(tool), true
 			}
 		}
 	}
 	return catalog.Tool{}, false
 }
-
-// NameOf implements agent.Tools.
-func (t *tools) NameOf(_, name string) string { return name }
 
 // CheckArgs implements agent.Tools. It checks args against the recorded definition.
 func (t *tools) CheckArgs(name string, args json.RawMessage) (json.RawMessage, error) {
@@ -86,20 +82,21 @@ func (t *tools) CheckArgs(name string, args json.RawMessage) (json.RawMessage, e
 // Call implements agent.Tools. It returns the call's recorded outcome. With another model, it returns the outcome of
 // any recorded call with the same tool and arguments. If the call was not recorded, it returns an error.
 func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error) {
+	errNoResult := newCallError(call, mcp.Execution, noResult)
 	state := t.session.byID(call.RunID)
 	if state == nil {
-		return nil, newCallError(call, mcp.Execution, noResult)
+		return nil, errNoResult
 	}
 	if t.session.otherModel {
-		rec, recordedCall := t.session.root.match(call.Tool, call.Args)
+		rec, recordedCall := t.session.root.findCall(call.Tool, call.Args)
 		if recordedCall == nil {
-			return nil, newCallError(call, mcp.Execution, noResult)
+			return nil, errNoResult
 		}
 		return rec.outcome(ctx, call, recordedCall.events[len(recordedCall.events)-1])
 	}
 	recordedCall := state.rec.calls[call.CallID]
 	if recordedCall == nil {
-		return nil, newCallError(call, mcp.Execution, noResult)
+		return nil, errNoResult
 	}
 	if sent := state.sentSignal(call.CallID); !isClosed(sent) {
 		close(sent) // not closed twice, because one goroutine sends the call
@@ -116,9 +113,10 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 	defer questions.close()
 
 	r.mu.Lock()
-	begin := r.repeated[call.CallID]
+	next := r.repeated[call.CallID]
 	r.mu.Unlock()
-	for i, e := range recorded.events[begin:] {
+	for ; next < len(recorded.events); next++ {
+		e := recorded.events[next]
 		if isApproval(e) {
 			continue // the agent asked this, not the server
 		}
@@ -136,18 +134,19 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, recorded *recorded
 			if ctx.Err() != nil {
 				break // out of the switch: the question is skipped, but the outcome still follows
 			}
-			if required, n := inputRequired(recorded.events[begin+i:]); required != nil {
+			if required, questionCount := inputRequired(recorded.events[next:]); required != nil {
 				r.mu.Lock()
-				r.repeated[call.CallID] = begin + i + n
+				r.repeated[call.CallID] = next + questionCount
 				r.mu.Unlock()
 				return &content.Result{InputRequired: required}, nil
 			}
 			questions.ask(ctx, call, body)
 		case event.ElicitationResolved:
-			byPerson := r.rec.inputs[body.InterruptID] != nil
-			byEndOfRun := e.Seq >= r.rec.firstClosingEvent(len(r.rec.events)-1)
-			if stop := questions.withdraw[body.InterruptID]; stop != nil && !byPerson && !byEndOfRun {
-				stop() // the server withdrew the question
+			answeredByPerson := r.rec.inputs[body.InterruptID] != nil
+			closedByEndOfRun := e.Seq >= r.rec.firstClosingEvent(len(r.rec.events)-1)
+			withdraw := questions.withdraw[body.InterruptID]
+			if withdraw != nil && !answeredByPerson && !closedByEndOfRun { // the server withdrew the question
+				withdraw()
 			}
 		default:
 			return r.rec.outcome(ctx, call, e)
@@ -191,8 +190,7 @@ func (q *openQuestions) close() {
 
 // inputRequired returns the result of type input_required with which a server of MCP 2026-07-28 asks questions. It is
 // made from the first n of the given events of a call. The client answers by sending the call again. inputRequired
-// returns nil and 0 if the server asked the first question in another way, with a request of its own while the call was
-// in flight.
+// returns nil and 0 if the server asked the first question with a request of its own while the call was in flight.
 func inputRequired(events []event.Event) (required *content.InputRequired, n int) {
 	required = &content.InputRequired{Requests: make(map[string]content.InputRequest)}
 	for _, e := range events {
@@ -200,15 +198,14 @@ func inputRequired(events []event.Event) (required *content.InputRequired, n int
 		if !ok || b.HeldOpen || b.ChildRunID != "" {
 			break
 		}
-		params, err := json.Marshal(elicitParams{b.Mode, b.Message, b.Schema, b.URL})
-		if err != nil {
-			return nil, 0
-		}
-		key := fmt.Sprintf("%03d", n) // keys in this order, because the agent asks in the order of the keys
+		params, _ := json.Marshal(elicitParams{b.Mode, b.Message, b.Schema, b.URL}) // cannot fail: events have valid JSON
+		key := fmt.Sprintf("%03d", n)                                               // the agent asks in the order of the keys
 		required.Requests[key] = content.InputRequest{Method: "elicitation/create", Params: params}
 		n++
 	}
-	if asked, err := mcp.Elicitations(required); err != nil || len(asked) == 0 || len(asked) != n {
+	asked, err := mcp.Elicitations(required)
+	isValid := err == nil && len(asked) > 0 && len(asked) == n
+	if !isValid {
 		return nil, 0
 	}
 	return required, n
@@ -222,16 +219,13 @@ type elicitParams struct {
 	URL             string          `json:"url,omitempty"`
 }
 
-// Repeatable implements agent.Tools.
-func (t *tools) Repeatable(string) bool { return true }
-
 // Servers implements agent.Tools. It returns all servers that occur in the first run's document.
 func (t *tools) Servers() []mcp.ServerStatus {
 	names := slices.Clone(t.session.root.doc.Request.Servers)
 	for _, d := range t.session.root.doc.Tools {
 		names = append(names, d.Server)
 	}
-	names = append(names, t.Unavailable(true)...)
+	names = append(names, t.Unavailable(true)...) // true: as at the end of the run
 	slices.Sort(names)
 	var out []mcp.ServerStatus
 	for _, name := range slices.Compact(names) {
@@ -243,8 +237,7 @@ func (t *tools) Servers() []mcp.ServerStatus {
 }
 
 // Unavailable implements agent.Tools. If waited is true and the recorded run has a final answer, it returns the servers
-// that were still unavailable then. Otherwise it returns those in the first event, which were unavailable at the
-// beginning.
+// that were still unavailable then. Otherwise it returns those that were unavailable at the beginning.
 func (t *tools) Unavailable(waited bool) []string {
 	rec := t.session.root
 	if end, ok := rec.terminalEvent().(event.FinalAnswer); ok && waited {
@@ -254,33 +247,22 @@ func (t *tools) Unavailable(waited bool) []string {
 	return slices.Clone(start.UnavailableServers)
 }
 
-// InstructionsFor implements agent.Tools. It returns nil, because servers' instructions are only for the model.
+// The other methods of agent.Tools need nothing from the recording. Instructions and prompts of servers are not
+// available, because the recorded prompt and messages include them already.
+
 func (t *tools) InstructionsFor(context.Context, auth.Identity, func(string) bool) []mcp.Instructions {
 	return nil
 }
-
-// Prompts implements agent.Tools.
 func (t *tools) Prompts(context.Context, auth.Identity, string) (mcp.PromptList, error) {
 	return mcp.PromptList{}, mcp.ErrBadPrompt
 }
-
-// Prompt implements agent.Tools. It is not needed, because the messages that the run began with include those of a
-// prompt.
 func (t *tools) Prompt(context.Context, auth.Identity, string, string, map[string]string) ([]mcp.PromptMessage, error) {
 	return nil, mcp.ErrBadPrompt
 }
-
-// RefreshFor implements agent.Tools.
-func (t *tools) RefreshFor(context.Context, auth.Identity, string) error { return nil }
-
-// Ready implements agent.Tools.
-func (t *tools) Ready() bool { return true }
-
-// AwaitSignIn implements agent.Tools.
-func (t *tools) AwaitSignIn(context.Context, mcp.Call, string) error { return nil }
-
-// Callback implements agent.Tools.
+func (t *tools) NameOf(_, name string) string                                 { return name }
+func (t *tools) Repeatable(string) bool                                       { return true }
+func (t *tools) Ready() bool                                                  { return true }
+func (t *tools) RefreshFor(context.Context, auth.Identity, string) error      { return nil }
+func (t *tools) AwaitSignIn(context.Context, mcp.Call, string) error          { return nil }
 func (t *tools) Callback(context.Context, url.Values) ([]string, bool, error) { return nil, false, nil }
-
-// SignOut implements agent.Tools.
 func (t *tools) SignOut(context.Context, auth.Identity, string) (bool, error) { return false, nil }

@@ -34,9 +34,7 @@ func (r *turnReader) beginTurn() {
 // planActions finds those among them that have to be repeated.
 func (r *turnReader) read(e event.Event) {
 	switch body := e.Body.(type) {
-	case event.StepStart:
-		r.beginTurn()
-	case event.StepReset:
+	case event.StepStart, event.StepReset:
 		r.beginTurn()
 	case event.StepEnd:
 		if r.turn != nil && body.FinishReason != "error" && body.FinishReason != "cancelled" {
@@ -76,14 +74,14 @@ func (r *turnReader) read(e event.Event) {
 // readCall adds a call from its tool_call event, whose number is seq. If the event has no arguments, it is not part of
 // the model's answer: the answer was cut off, and the event closes the call.
 func (r *turnReader) readCall(b event.ToolCall, seq int64) {
-	args := b.ArgsText
+	args, written := b.ArgsText, r.text[b.CallID]
 	if b.Args != nil {
 		args = string(b.Args)
-	} else if written := r.text[b.CallID]; strings.HasPrefix(written, args) {
+	} else if strings.HasPrefix(written, args) {
 		args = written // ArgsText may have only the beginning of very long arguments
 	}
 	if b.Args != nil || b.ArgsText != "" {
 		r.addPart(llm.ToolCall{Index: r.index[b.CallID], ID: b.CallID, Name: b.Tool, Arguments: args})
 	}
-	r.calls[b.CallID] = &recordedCall{name: b.Tool, server: b.Server, args: []byte(args), complete: seq}
+	r.calls[b.CallID] = &recordedCall{name: b.Tool, server: b.Server, args: []byte(args), argsWritten: written, complete: seq}
 }

@@ -8,9 +8,8 @@
 //	}
 //	defer slot.Release()
 //
-// A request waits for a slot only if it can expect one in time, judging by how fast runs have ended recently; otherwise
-// it is refused at once. Waiting callers take turns, one request each, so that a caller with a thousand requests delays
-// only itself.
+// A request waits for a slot only if it can expect one in time, judging by how fast runs have ended recently. Otherwise
+// it is refused at once. Waiting callers take turns, so that a caller with a thousand requests delays only itself.
 //
 // Everything in this package may be used concurrently. It starts no goroutines.
 package admission
@@ -31,8 +30,7 @@ const (
 	// further requests would not get a slot in time, even if runs took only a few seconds.
 	minQueue = 100
 	// maxFairWait is the longest expected wait for a caller that already has its share of the slots, while there are
-	// other callers. It is shorter than maxWait, because other callers' requests may still join the queue and be served
-	// first.
+	// other callers. It is shorter than maxWait, because requests of other callers may still be served first.
 	maxFairWait = maxWait / 3
 	// maxCallers is how many callers are kept in memory: those with runs, and those that have used part of their rate.
 	maxCallers = 1 << 16
@@ -59,8 +57,7 @@ type Refusal struct {
 func (r *Refusal) Error() string { return r.Reason.Error() }
 func (r *Refusal) Unwrap() error { return r.Reason }
 
-// ToolsUnavailableError refuses a question that needs tools of servers which cannot be reached at the moment. The model
-// was not asked.
+// ToolsUnavailableError refuses a question that needs tools of unreachable servers. The model was not asked.
 type ToolsUnavailableError struct {
 	Servers []string // their names; at least one
 }
@@ -106,8 +103,7 @@ func New(limits Limits) *Gate {
 	return &Gate{Limits: limits, freed: make(chan struct{}, 1), callers: make(map[string]*callerState)}
 }
 
-// Slot is the right to execute one run or direct call. The holder must call Release or Discard once; further calls do
-// nothing.
+// Slot is the right to execute one run or direct call. Call Release or Discard; only the first call counts.
 type Slot struct {
 	Memory *Reservation // the run's memory, which Release and Discard also release
 
@@ -154,12 +150,12 @@ func (g *Gate) Acquire(ctx context.Context, name string, requestBytes int64) (*S
 // taken the memory since Acquire checked it, newSlot frees the slot and returns a *Refusal.
 func (g *Gate) newSlot(name string, requestBytes int64) (*Slot, error) {
 	slot := &Slot{gate: g, caller: name, spentToken: true}
-	enough := false
-	slot.Memory, enough = g.Memory.reserve(requestBytes, false)
+	memory, enough := g.Memory.reserve(requestBytes)
 	if !enough {
 		slot.Discard()
 		return nil, newRefusal(ErrMemory, memoryWait)
 	}
+	slot.Memory = memory
 	return slot, nil
 }
 
@@ -174,12 +170,13 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 	case caller == nil:
 		return nil, g.fullRefusalLocked(now, 1)
 	case caller.tokens < 1:
-		return nil, newRefusal(ErrTooFast, time.Duration((1-caller.tokens)*float64(g.Rate.Per)/float64(g.Rate.N)))
+		untilToken := (1 - caller.tokens) * float64(g.Rate.Per) / float64(g.Rate.N)
+		return nil, newRefusal(ErrTooFast, time.Duration(untilToken))
 	case g.PerCaller > 0 && caller.active+caller.waiting >= g.PerCaller:
-		// The caller can try again when one of its own runs ends. These are only some of all runs, so that takes longer
-		// than until any run ends.
+		// The caller can try again when one of its own runs ends. That takes longer than until any run ends.
 		runsPerOwnRun := float64(g.active) / float64(max(caller.active, 1))
-		return nil, newRefusal(ErrTooMany, time.Duration(float64(g.pace.meanInterval(now))*runsPerOwnRun))
+		untilOwnRunEnds := float64(g.pace.meanInterval(now)) * runsPerOwnRun
+		return nil, newRefusal(ErrTooMany, time.Duration(untilOwnRunEnds))
 	case memoryIsShort:
 		return nil, newRefusal(ErrMemory, memoryWait)
 	case g.active < g.Max && g.queue.count == 0:
@@ -200,15 +197,16 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 
 // makeQueueSpaceLocked returns nil if the caller may add one more request to the queue, and otherwise the refusal of
 // that request. It refuses a request that would wait too long. If the queue is full, it refuses the newest request of
-// the caller with the most waiters: either this request, or one in the queue, whose waiter gets the refusal. g.mu must
-// be held.
+// the caller with the most waiters, which is this one or one in the queue. g.mu must be held.
 func (g *Gate) makeQueueSpaceLocked(name string, caller *callerState, now time.Time) error {
 	position := g.queue.positionOf(name, caller.waiting+1)
 	longestWait := maxWait
-	if len(g.callers) > 1 && (caller.active+caller.waiting)*len(g.callers) >= g.Max {
-		longestWait = maxFairWait // the caller already has its share of the slots
+	hasItsShare := (caller.active+caller.waiting)*len(g.callers) >= g.Max
+	if hasItsShare && len(g.callers) > 1 {
+		longestWait = maxFairWait
 	}
-	if time.Duration(position)*g.pace.meanInterval(now) >= longestWait {
+	expectedWait := time.Duration(position) * g.pace.meanInterval(now)
+	if expectedWait >= longestWait {
 		return g.fullRefusalLocked(now, position)
 	}
 	if g.queue.count < max(minQueue, 2*g.Max) {
@@ -231,13 +229,12 @@ func (g *Gate) AcquireOverLimit(name string, requestBytes int64) *Slot {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	c := g.callerLocked(name, now)
-	if c == nil {
-		c = g.addCallerLocked(name, now)
+	caller := g.callerLocked(name, now)
+	if caller == nil { // maxCallers are in memory
+		caller = g.addCallerLocked(name, now)
 	}
-	g.countActiveLocked(c, now)
-	reserved, _ := g.Memory.reserve(requestBytes, true)
-	return &Slot{Memory: reserved, gate: g, caller: name}
+	g.countActiveLocked(caller, now)
+	return &Slot{Memory: g.Memory.reserveOverLimit(requestBytes), gate: g, caller: name}
 }
 
 // HasFreeSlot reports whether there is a slot, and memory, for a run to be taken over from another process. Such a run
@@ -270,8 +267,7 @@ func (g *Gate) Close() {
 // Release frees the slot after its run has ended, and gives it to the next request in the queue. s may be nil.
 func (s *Slot) Release() { s.freeOnce(true) }
 
-// Discard frees the slot of a run that did not begin. Unlike Release, it gives back the token that the slot cost the
-// caller.
+// Discard frees the slot of a run that did not begin. Unlike Release, it returns the token that the slot cost.
 func (s *Slot) Discard() { s.freeOnce(false) }
 
 // freeOnce frees the slot, unless it is already free. began says whether the slot's run began.
@@ -300,7 +296,7 @@ func (s *Slot) freeOnce(began bool) {
 	gate.serveQueueLocked(now)
 	select {
 	case gate.freed <- struct{}{}:
-	default: // the channel still holds an earlier element
+	default: // the channel still has an earlier element
 	}
 }
 

@@ -34,8 +34,7 @@ func (g *Gate) addCallerLocked(name string, now time.Time) *callerState {
 	return c
 }
 
-// refillTokensLocked adds the tokens that have become due since caller.refilled, up to a full bucket. g.mu must be
-// held.
+// refillTokensLocked adds the tokens that are due since caller.refilled, up to a full bucket. g.mu must be held.
 func (g *Gate) refillTokensLocked(caller *callerState, now time.Time) {
 	if g.Rate.N > 0 {
 		full := float64(g.Rate.N)

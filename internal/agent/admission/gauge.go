@@ -47,17 +47,18 @@ func (m *MemoryGauge) Short() bool {
 	if now.Sub(m.measured) < memoryInterval {
 		return m.short.Load()
 	}
+	maxUsed := memoryShare * float64(limit)
 	used, cycles := m.readUsage()
 	if cycles != m.cycles {
 		m.cycles, m.collected = cycles, now
 	}
-	short := float64(used) > memoryShare*float64(limit)
-	if short && now.Sub(m.collected) > memoryStale {
+	isStale := now.Sub(m.collected) > memoryStale
+	if float64(used) > maxUsed && isStale {
 		runtime.GC()
 		used, m.cycles = m.readUsage()
 		m.collected = time.Now()
-		short = float64(used) > memoryShare*float64(limit)
 	}
+	short := float64(used) > maxUsed
 	m.short.Store(short)
 	m.measured = time.Now()
 	return short

@@ -54,12 +54,12 @@ func (m *Memory) Open(expected int64) (_ *Reservation, ok bool) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &Reservation{memory: m}, expected == 0 || m.taken+expected <= m.capacity
+	ok = expected == 0 || m.taken+expected <= m.capacity
+	return &Reservation{memory: m}, ok
 }
 
 // newReservationLocked returns the Reservation of a run whose request holds requestBytes. It does not count it as taken
-// yet. It reserves the average, but at most half the capacity, so that at least two runs can be active. m.mu must be
-// held.
+// yet. It reserves the average, but at most half the capacity, so that two runs can be active. m.mu must be held.
 func (m *Memory) newReservationLocked(requestBytes int64) *Reservation {
 	return &Reservation{memory: m, ofRun: true, reserved: min(m.average, m.capacity/2), held: baseMemory + requestBytes}
 }
@@ -80,20 +80,32 @@ func (m *Memory) fits(requestBytes int64) bool {
 	return m.fitsLocked(m.newReservationLocked(requestBytes))
 }
 
-// reserve takes memory for a run whose request holds requestBytes. If not enough is left, it returns nil and false, or
-// takes the memory anyway if force is true. A nil Memory returns nil and true.
-func (m *Memory) reserve(requestBytes int64, force bool) (reservation *Reservation, enough bool) {
+// reserve takes memory for a run whose request holds requestBytes. If not enough is left, it returns nil and false. A
+// nil Memory returns nil and true.
+func (m *Memory) reserve(requestBytes int64) (reservation *Reservation, enough bool) {
 	if m == nil {
 		return nil, true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.newReservationLocked(requestBytes)
-	if !force && !m.fitsLocked(r) {
+	if !m.fitsLocked(r) {
 		return nil, false
 	}
 	m.taken += r.countedBytes()
 	return r, true
+}
+
+// reserveOverLimit takes memory like reserve, even if not enough is left. A nil Memory returns nil.
+func (m *Memory) reserveOverLimit(requestBytes int64) *Reservation {
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.newReservationLocked(requestBytes)
+	m.taken += r.countedBytes()
+	return r
 }
 
 // Hold adds bytes, which may be negative, to what is held. It returns false if not enough memory is left; the
@@ -110,16 +122,16 @@ func (r *Reservation) Hold(bytes int64) bool {
 	}
 	before := r.countedBytes()
 	r.held += bytes
-	m.taken += r.countedBytes() - before
-	if r.countedBytes() <= before || m.taken <= m.capacity {
+	growth := r.countedBytes() - before
+	m.taken += growth
+	if growth <= 0 || m.taken <= m.capacity {
 		return true
 	}
 	r.releaseLocked()
 	return false
 }
 
-// HoldOnly gives back memory that is reserved but not held. It is for a run that waits for a person, which may take
-// long.
+// HoldOnly gives back memory that is reserved but not held. It is for a run that waits for a person.
 func (r *Reservation) HoldOnly() {
 	if r == nil {
 		return
@@ -143,8 +155,8 @@ func (r *Reservation) Release() {
 	}
 }
 
-// releaseLocked gives back the memory and, for a run, adds what it held to the average. r must not have been released
-// yet. r.memory.mu must be held.
+// releaseLocked gives back the memory and, for a run, adds what it held to the average. It may be called only once,
+// with r.memory.mu held.
 func (r *Reservation) releaseLocked() {
 	m := r.memory
 	m.taken -= r.countedBytes()

@@ -34,8 +34,7 @@ func (q *queue) pushWaiter(w *waiter) {
 	q.callers = append(q.callers, &callerQueue{w.name, []*waiter{w}})
 }
 
-// popNext removes and returns the waiter to serve next, and moves its caller to the end. It returns nil if nothing
-// waits.
+// popNext removes and returns the waiter to serve next, or nil, and moves its caller to the end.
 func (q *queue) popNext() *waiter {
 	if len(q.callers) == 0 {
 		return nil

@@ -9,6 +9,7 @@
 package attachment
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -24,8 +25,7 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Limits on the attachments of one message. The size of files that are not text is limited only by the size of the HTTP
-// request.
+// Limits on the attachments of one message. Files that are not text are limited only by the size of the HTTP request.
 const (
 	Max     = 16      // number of attachments
 	maxText = 1 << 20 // bytes of a text file
@@ -44,9 +44,8 @@ var textTypes = []string{
 // errType lists the media types that New accepts.
 var errType = errors.New("must be image/png, image/jpeg, image/gif, image/webp, audio/wav, audio/mpeg, application/pdf, or text")
 
-// New returns an attachment. name may be "". data is in base64, and may have line breaks. New returns an error, whose
-// text API clients may see, if the media type is not accepted, if data is not of that type, or if a text has more than
-// maxText bytes.
+// New returns an attachment. name may be "". data is in base64, and may have line breaks. New returns an error, for API
+// clients, if the media type is not accepted, if data is not of that type, or if a text exceeds maxText.
 func New(name, mediaType, data string) (llm.Media, error) {
 	kind, _, err := mime.ParseMediaType(mediaType)
 	if err != nil {
@@ -61,12 +60,7 @@ func New(name, mediaType, data string) (llm.Media, error) {
 	case IsText(media):
 		err = checkText(data)
 	case topLevel == "image" || topLevel == "audio":
-		var checked *content.Media
-		if checked, err = (&content.Media{MIME: mediaType, Data: data}).Normalize(); err == nil {
-			media.MIME, media.Data = checked.MIME, checked.Data
-		} else if errors.Is(err, content.ErrMediaType) {
-			err = errType
-		}
+		err = normalize(&media, mediaType)
 	default:
 		err = errType
 	}
@@ -76,9 +70,22 @@ func New(name, mediaType, data string) (llm.Media, error) {
 	return media, nil
 }
 
+// normalize checks an image or audio, and gives media the media type and the data of content.Media.Normalize.
+func normalize(media *llm.Media, mediaType string) error {
+	checked, err := (&content.Media{MIME: mediaType, Data: media.Data}).Normalize()
+	switch {
+	case errors.Is(err, content.ErrMediaType):
+		return errType
+	case err != nil:
+		return err
+	}
+	media.MIME, media.Data = checked.MIME, checked.Data
+	return nil
+}
+
 // checkPDF returns an error if data is not a PDF document in base64.
 func checkPDF(data string) error {
-	file, err := decode(data)
+	file, err := decodeBase64(data)
 	// Other bytes may come before the header, as long as it is within the first 1,024 bytes: PDF readers accept that.
 	if err != nil || !strings.Contains(file[:min(len(file), 1024)], "%PDF-") {
 		return errors.New("its data is not application/pdf in base64")
@@ -88,7 +95,7 @@ func checkPDF(data string) error {
 
 // checkText returns an error if data is not a text in base64, or if the text is longer than maxText bytes.
 func checkText(data string) error {
-	text, err := decode(data)
+	text, err := decodeBase64(data)
 	switch {
 	case err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, 0):
 		return errors.New("its data is not text in UTF-8, in base64")
@@ -98,9 +105,8 @@ func checkText(data string) error {
 	return nil
 }
 
-// FromURL returns an attachment from a base64 data: URL (RFC 2397), or an image from an https: URL. The model's
-// endpoint fetches an https: URL; answerd does not. name is used only for a data: URL. The error is errURL, or that of
-// New.
+// FromURL returns an attachment from a base64 data: URL (RFC 2397), or an image from an https: URL. Only the model's
+// endpoint fetches an https: URL. name is used only for a data: URL. The error is errURL, or that of New.
 func FromURL(name, address string) (llm.Media, error) {
 	rest, isData := strings.CutPrefix(address, "data:")
 	if !isData {
@@ -110,23 +116,22 @@ func FromURL(name, address string) (llm.Media, error) {
 		}
 		return llm.Media{URL: address}, nil
 	}
-	kind, data, ok := strings.Cut(rest, ";base64,")
-	if !ok || data == "" {
+	kind, data, isBase64 := strings.Cut(rest, ";base64,")
+	if !isBase64 || data == "" {
 		return llm.Media{}, errURL
 	}
-	m, err := New(name, kind, data)
+	media, err := New(name, kind, data)
 	if errors.Is(err, errType) {
 		return llm.Media{}, errURL
 	}
-	return m, err
+	return media, err
 }
 
 // errURL lists the URLs that FromURL accepts.
 var errURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image, WAV or MP3 sound, " +
 	"PDF or text in base64, or the https: URL of an image")
 
-// IsText reports whether a file's media type means that it is text, which Inline can write into a message. An SVG image
-// does not count as text.
+// IsText reports whether a file's media type means that it is text, for Inline. An SVG image does not count as text.
 func IsText(media llm.Media) bool {
 	switch {
 	case media.MIME == "image/svg+xml":
@@ -153,13 +158,14 @@ func Accepts(profile llm.Profile, media llm.Media) bool {
 // Accepted describes what a model with this profile accepts, such as "images, PDF and text".
 func Accepted(profile llm.Profile) string {
 	var kinds []string
-	for _, k := range []struct {
-		name       string
-		isAccepted bool
-	}{{"images", profile.Images}, {"audio", profile.Audio}, {"PDF", profile.PDF}} {
-		if k.isAccepted {
-			kinds = append(kinds, k.name)
-		}
+	if profile.Images {
+		kinds = append(kinds, "images")
+	}
+	if profile.Audio {
+		kinds = append(kinds, "audio")
+	}
+	if profile.PDF {
+		kinds = append(kinds, "PDF")
 	}
 	if len(kinds) == 0 {
 		return "text only"
@@ -167,14 +173,14 @@ func Accepted(profile llm.Profile) string {
 	return strings.Join(kinds, ", ") + " and text"
 }
 
-// Describe returns the line that a model gets instead of an image, audio or PDF file that it does not accept.
-func Describe(media llm.Media) string {
-	what := "An image"
+// Placeholder returns the line that a model gets instead of an image, audio or PDF file that it does not accept.
+func Placeholder(media llm.Media) string {
+	description := "An image"
 	switch {
 	case media.MIME == PDF:
-		what = "A PDF document"
+		description = "A PDF document"
 	case strings.HasPrefix(media.MIME, "audio/"):
-		what = "A sound"
+		description = "A sound"
 	}
 	var details []string
 	if media.Name != "" {
@@ -185,16 +191,15 @@ func Describe(media llm.Media) string {
 		details = append(details, media.MIME, fmt.Sprintf("%d bytes", size))
 	}
 	if len(details) > 0 {
-		what += " (" + strings.Join(details, ", ") + ")"
+		description += " (" + strings.Join(details, ", ") + ")"
 	}
-	return "[" + what + " was here, which this model cannot take.]"
+	return "[" + description + " was here, which this model cannot take.]"
 }
 
 // Inline returns a text file as part of a message: its name, and its content in a Markdown code fence. The fence is
-// longer than any fence in the content, so that the content cannot end it. Inline returns "" if the data is not valid
-// base64.
+// longer than any fence in the content, so that the content cannot end it. Inline returns "" if the data is not base64.
 func Inline(media llm.Media) string {
-	text, err := decode(media.Data)
+	text, err := decodeBase64(media.Data)
 	if err != nil {
 		return ""
 	}
@@ -202,15 +207,12 @@ func Inline(media llm.Media) string {
 	for strings.Contains(text, fence) {
 		fence += "`"
 	}
-	name := media.Name
-	if name == "" {
-		name = media.MIME
-	}
+	name := cmp.Or(media.Name, media.MIME)
 	return "Attachment " + name + ":\n" + fence + "\n" + strings.TrimSuffix(text, "\n") + "\n" + fence
 }
 
-// decode decodes padded base64 (RFC 4648 section 4). It returns an error if the result is empty.
-func decode(data string) (string, error) {
+// decodeBase64 decodes padded base64 (RFC 4648 section 4). It returns an error if the result is empty.
+func decodeBase64(data string) (string, error) {
 	b, err := base64.StdEncoding.Strict().DecodeString(data)
 	if err == nil && len(b) == 0 {
 		err = errors.New("it is empty")
@@ -218,19 +220,20 @@ func decode(data string) (string, error) {
 	return string(b), err
 }
 
-// cleanName returns the last element of a file's path, cut to maxName bytes, or "" if that is a directory. The name is
-// untrusted and becomes part of a prompt, so cleanName replaces control characters, line breaks, backquotes, brackets
-// and quotation marks with underscores.
+// cleanName returns the last element of a file's path, cut to maxName bytes. It returns "" if the path is empty, or if
+// its last element is "/", "." or "..". The name is untrusted and becomes part of a prompt, so cleanName replaces
+// control characters, line breaks, backquotes, brackets and quotation marks with underscores.
 func cleanName(name string) string {
-	name = path.Base(strings.ReplaceAll(strings.ToValidUTF8(name, ""), `\`, "/"))
+	slashPath := strings.ReplaceAll(strings.ToValidUTF8(name, ""), `\`, "/")
+	name = path.Base(slashPath)
+	if name == "." || name == "/" || name == ".." {
+		return ""
+	}
 	name = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) || strings.ContainsRune("`[]\"", r) {
 			return '_'
 		}
 		return r
 	}, name)
-	if name == "." || name == "/" || name == ".." {
-		return ""
-	}
 	return strings.ToValidUTF8(name[:min(len(name), maxName)], "") // drops a character that the cut has split
 }

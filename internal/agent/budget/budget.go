@@ -1,5 +1,4 @@
-// Package budget counts what a run uses and says what it may still use: calls, tokens, time,
-// bytes of results and money.
+// Package budget counts what a run uses, and what it may still use: calls, tokens, time, bytes of results and money.
 //
 //	var clock budget.Clock
 //	ctx = clock.Start(ctx, limits.Seconds, out, guard)
@@ -8,12 +7,12 @@
 //	err := b.SpendTokens(ctx, out, usage) // after a model call
 //	b.BeginTurn(len(calls))
 //	limit, charged, changed := b.TryCall(0) // before each call
-//	if limit := b.Spent(); limit != "" {
+//	if limit := b.ReachedLimit(); limit != "" {
 //		// the next turn sums up, or a person allows more
 //	}
 //
-// Readers of the run learn of a limit from budget events, once at 80 % of it and once when it
-// is reached. The methods of Budget and Clock may be called by any number of goroutines.
+// Readers of the run learn of a limit from budget events, once at 80 % of it and once when it is reached. The methods
+// of Budget and Clock may be called concurrently, except where their comments say otherwise.
 package budget
 
 import (
@@ -39,24 +38,29 @@ type Limits struct {
 	Cost         float64 // in the operator's currency, at the model's prices
 }
 
-// Within returns l with every field lowered to limit's (see lowerLimit).
-func (l Limits) Within(limit Limits) Limits {
+// Within returns the lower of l and other for each limit, where 0 means no limit.
+func (l Limits) Within(other Limits) Limits {
 	return Limits{
-		ToolCalls:    lowerLimit(l.ToolCalls, limit.ToolCalls),
-		InputTokens:  lowerLimit(l.InputTokens, limit.InputTokens),
-		OutputTokens: lowerLimit(l.OutputTokens, limit.OutputTokens),
-		TotalTokens:  lowerLimit(l.TotalTokens, limit.TotalTokens),
-		Seconds:      lowerLimit(l.Seconds, limit.Seconds),
-		ResultBytes:  lowerLimit(l.ResultBytes, limit.ResultBytes),
-		Cost:         lowerLimit(l.Cost, limit.Cost),
+		ToolCalls:    lowerLimit(l.ToolCalls, other.ToolCalls),
+		InputTokens:  lowerLimit(l.InputTokens, other.InputTokens),
+		OutputTokens: lowerLimit(l.OutputTokens, other.OutputTokens),
+		TotalTokens:  lowerLimit(l.TotalTokens, other.TotalTokens),
+		Seconds:      lowerLimit(l.Seconds, other.Seconds),
+		ResultBytes:  lowerLimit(l.ResultBytes, other.ResultBytes),
+		Cost:         lowerLimit(l.Cost, other.Cost),
 	}
 }
 
 // ByName returns the limits by the names that requests and events use; 0 means no limit.
 func (l Limits) ByName() map[string]float64 {
 	return map[string]float64{
-		"tool_calls": float64(l.ToolCalls), "input_tokens": float64(l.InputTokens), "output_tokens": float64(l.OutputTokens),
-		"total_tokens": float64(l.TotalTokens), "seconds": l.Seconds, "result_bytes": float64(l.ResultBytes), "cost": l.Cost,
+		"tool_calls":    float64(l.ToolCalls),
+		"input_tokens":  float64(l.InputTokens),
+		"output_tokens": float64(l.OutputTokens),
+		"total_tokens":  float64(l.TotalTokens),
+		"seconds":       l.Seconds,
+		"result_bytes":  float64(l.ResultBytes),
+		"cost":          l.Cost,
 	}
 }
 
@@ -134,8 +138,7 @@ func (b *Budget) counters() []*counter {
 	return []*counter{&b.turns, &b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes}
 }
 
-// counterLocked returns the counter called name. For an unknown name, it returns a new counter without a limit. b.mu
-// must be held.
+// counterLocked returns the counter called name, or a new one without a limit for an unknown name. b.mu must be held.
 func (b *Budget) counterLocked(name string) *counter {
 	for _, c := range b.counters() {
 		if c.name == name {
@@ -145,16 +148,16 @@ func (b *Budget) counterLocked(name string) *counter {
 	return &counter{name: name}
 }
 
-// Spent returns the name of a limit that is reached, so that no further turn with tools may follow, or "" if none is.
-// It ignores max_turns, which has its own finish reason.
-func (b *Budget) Spent() string {
+// ReachedLimit returns the name of a limit that is reached, so that no further turn with tools may follow, or "" if
+// none is. It ignores max_turns, which has its own finish reason.
+func (b *Budget) ReachedLimit() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.spentLocked()
+	return b.reachedLimitLocked()
 }
 
-// spentLocked is Spent for callers that hold b.mu.
-func (b *Budget) spentLocked() string {
+// reachedLimitLocked is ReachedLimit for callers that hold b.mu.
+func (b *Budget) reachedLimitLocked() string {
 	for _, c := range []*counter{&b.calls, &b.input, &b.output, &b.total, &b.cost, &b.bytes} {
 		if c.isReached() {
 			return c.name
@@ -166,8 +169,8 @@ func (b *Budget) spentLocked() string {
 	return ""
 }
 
-// SpendTokens counts a model call's tokens and cost, and appends the budget events that are due (reportLimits). An
-// error comes from out.
+// SpendTokens counts a model call's tokens and cost, and appends due budget events (reportLimits). An error comes from
+// out.
 func (b *Budget) SpendTokens(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -196,13 +199,14 @@ func (b *Budget) CostOf(used event.Usage) *float64 {
 func (b *Budget) ChargeResult(text, url string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	left := b.bytes.remaining()
-	b.bytes.used += min(float64(len(text)), left)
-	if float64(len(text)) <= left {
+	size, left := float64(len(text)), b.bytes.remaining()
+	if size <= left {
+		b.bytes.used += size
 		return text
 	}
-	cut, _ := content.TruncateText(text, int(left), url)
-	return cut
+	b.bytes.used += left
+	part, _ := content.TruncateText(text, int(left), url)
+	return part
 }
 
 // ChargeMedia counts an image or audio that is added to the conversation. If the limit does not allow it, ChargeMedia
@@ -248,7 +252,7 @@ func (b *Budget) TryCall(index int) (limit string, charged bool, changed <-chan 
 			undecidedBefore++
 		}
 	}
-	limit = b.spentLocked()
+	limit = b.reachedLimitLocked()
 	if limit == "" && b.calls.remaining() > float64(undecidedBefore) {
 		b.calls.used++
 		charged = true
@@ -288,13 +292,10 @@ func (b *Budget) SamplingTokens(wanted int64) (limit int64, ok bool) {
 	return int64(min(float64(wanted), b.output.remaining(), b.total.remaining())), true
 }
 
-// SpendSampled counts a model call for an MCP server like SpendTokens, and also for TakeSampled. An error comes from
-// out.
+// SpendSampled counts a model call for an MCP server like SpendTokens, and for TakeSampled. An error comes from out.
 func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, used event.Usage) error {
 	b.mu.Lock()
-	b.sampled.InputTokens += used.InputTokens
-	b.sampled.OutputTokens += used.OutputTokens
-	b.sampled.TotalTokens += used.TotalTokens
+	b.sampled = b.sampled.Plus(used)
 	b.mu.Unlock()
 	return b.SpendTokens(ctx, out, used)
 }
@@ -303,40 +304,42 @@ func (b *Budget) SpendSampled(ctx context.Context, out *event.Writer, used event
 func (b *Budget) TakeSampled() event.Usage {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	u := b.sampled
+	sampled := b.sampled
 	b.sampled = event.Usage{}
-	return u
+	return sampled
 }
 
-// Remaining returns the limits of a child run: the rest of this budget, divided by share, the number of children
-// that run concurrently. Seconds are not divided. For a limit that is used up it returns the smallest possible limit,
-// because 0 would mean no limit. Calls have no such limit: if fewer calls are left than there are children, hasCalls is
-// false, and the child must not make calls.
-func (b *Budget) Remaining(share int) (limits Limits, hasCalls bool) {
+// Remaining returns the limits of each of a number of child runs that run concurrently: the rest of this budget,
+// divided by children. Seconds are not divided, but end with the parent's time for tools. For a limit that is used up,
+// Remaining returns the smallest possible limit, because 0 would mean no limit. Calls have no such limit: if fewer
+// calls are left than there are children, hasCalls is false, and the children must not make calls.
+func (b *Budget) Remaining(children int) (limits Limits, hasCalls bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	part := func(c *counter) float64 {
+	share := func(c *counter) float64 {
 		if c.max <= 0 {
 			return 0 // no limit
 		}
-		return max(c.remaining()/float64(share), math.SmallestNonzeroFloat64)
+		return max(c.remaining()/float64(children), math.SmallestNonzeroFloat64)
 	}
-	whole := func(c *counter) int64 { return int64(math.Ceil(part(c))) }
-	hasCalls = b.calls.max <= 0 || b.calls.remaining() >= float64(share)
+	roundedUp := func(c *counter) int64 { return int64(math.Ceil(share(c))) }
 	limits = Limits{
-		ToolCalls: int(part(&b.calls)), InputTokens: whole(&b.input), OutputTokens: whole(&b.output),
-		TotalTokens: whole(&b.total), ResultBytes: whole(&b.bytes), Cost: part(&b.cost),
+		ToolCalls:    int(share(&b.calls)),
+		InputTokens:  roundedUp(&b.input),
+		OutputTokens: roundedUp(&b.output),
+		TotalTokens:  roundedUp(&b.total),
+		ResultBytes:  roundedUp(&b.bytes),
+		Cost:         share(&b.cost),
 	}
 	if b.seconds > 0 {
-		// The child must end before the parent's time for tools is used up.
-		reserve := min(b.seconds/5, maxReserve.Seconds())
+		reserve := min(b.seconds/5, maxReserve.Seconds()) // as in Clock
 		limits.Seconds = max(b.seconds-reserve-b.clock.Elapsed().Seconds(), 0.001)
 	}
+	hasCalls = b.calls.max <= 0 || b.calls.remaining() >= float64(children)
 	return limits, hasCalls
 }
 
-// SpendChild counts what a child run has used, and appends the budget events that are due (reportLimits). An error
-// comes from out.
+// SpendChild counts what a child run used, and appends due budget events (reportLimits). An error comes from out.
 func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, spent event.Spent) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -344,8 +347,7 @@ func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, spent event.
 	return reportLimits(ctx, out, &b.input, &b.output, &b.total, &b.cost, &b.calls)
 }
 
-// RestoreChild counts what a child run used in an earlier process. It appends no events, because the log already has
-// them.
+// RestoreChild counts what a child run used in an earlier process. It appends no events: the log already has them.
 func (b *Budget) RestoreChild(spent event.Spent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -404,8 +406,7 @@ func (b *Budget) RestoreCall(index int, charged bool) {
 	b.decideLocked(index)
 }
 
-// RestoreSampled counts the tokens of a replayed step's model calls for MCP servers, and makes them the next result of
-// TakeSampled.
+// RestoreSampled counts the tokens of a replayed step's model calls for MCP servers, as the next result of TakeSampled.
 func (b *Budget) RestoreSampled(used event.Usage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -425,18 +426,10 @@ func (c *counter) remaining() float64 {
 }
 
 // reportLimits appends a budget event for each counter that has reached 80 % or 100 % of its limit since its last
-// event. While the run is suspended, it appends nothing and returns nil; the events then follow at the next use. The
-// caller must hold Budget.mu.
+// event. While the run is suspended, it appends nothing; the events follow at the next use. Budget.mu must be held.
 func reportLimits(ctx context.Context, out *event.Writer, counters ...*counter) error {
 	for _, c := range counters {
-		level := 0
-		switch {
-		case c.max <= 0:
-		case c.isReached():
-			level = 100
-		case c.used*100 >= c.max*80:
-			level = 80
-		}
+		level := c.level()
 		if level <= c.reported || c.max < c.reportedFor {
 			continue
 		}
@@ -452,4 +445,15 @@ func reportLimits(ctx context.Context, out *event.Writer, counters ...*counter) 
 		}
 	}
 	return nil
+}
+
+// level returns the highest percentage of the limit, among those that budget events report, that is used: 0, 80 or 100.
+func (c *counter) level() int {
+	switch {
+	case c.isReached():
+		return 100
+	case c.max > 0 && c.used*100 >= c.max*80:
+		return 80
+	}
+	return 0
 }

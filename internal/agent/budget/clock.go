@@ -33,9 +33,9 @@ type Clock struct {
 
 	mu         sync.Mutex    // guards the fields below; held while a milestone's function runs
 	milestones []milestone   // those not reached yet, earliest first
-	used       time.Duration // how much time was used up to since, without pauses
+	used       time.Duration // how much time was used up to resumedAt, without pauses
 	reported   int           // the percentage of this limit that an earlier process reported last; 0 for none
-	since      time.Time     // when the clock was last started or resumed
+	resumedAt  time.Time     // when the clock was last started or resumed
 	paused     int           // how many Pause calls have no Resume yet; the clock runs while this is 0
 	timer      *time.Timer   // fires at the next milestone; nil before the first one is planned
 	stopped    bool
@@ -48,7 +48,7 @@ type milestone struct {
 	reached func()
 }
 
-// Restore sets how much time the run used in earlier processes, and the percentage in the last budget event about it.
+// Restore sets how much time the run used in earlier processes, and the percentage in the last budget event about that.
 // Call it before Start.
 func (c *Clock) Restore(used time.Duration, reported int) {
 	c.mu.Lock()
@@ -71,13 +71,13 @@ func (c *Clock) Advance(used time.Duration) {
 	}
 }
 
-// sinceLocked returns the time since the clock was last started or resumed, which c.used does not include yet. For a
-// manual clock it returns 0. c.mu must be held.
-func (c *Clock) sinceLocked() time.Duration {
+// sinceResumeLocked returns the time since the clock was last started or resumed, which c.used does not include yet.
+// For a manual clock it returns 0. c.mu must be held.
+func (c *Clock) sinceResumeLocked() time.Duration {
 	if c.manual {
 		return 0
 	}
-	return time.Since(c.since)
+	return time.Since(c.resumedAt)
 }
 
 // Start starts the clock and returns the run's context, which ends when the limit of seconds is used up; 0 means no
@@ -89,7 +89,7 @@ func (c *Clock) Start(ctx context.Context, seconds float64, out *event.Writer, g
 	c.ctx, c.end = context.WithCancelCause(ctx)
 	c.tools = c.ctx
 	if seconds > 0 {
-		c.since = time.Now()
+		c.resumedAt = time.Now()
 		c.setLimitLocked(seconds, out)
 	}
 	c.mu.Unlock()
@@ -120,7 +120,7 @@ func (c *Clock) Elapsed() time.Duration {
 	if c.paused > 0 {
 		return c.used
 	}
-	return c.used + c.sinceLocked()
+	return c.used + c.sinceResumeLocked()
 }
 
 // setLimitLocked makes seconds the limit of the run's time, makes a new context of tools, and starts the timer. It adds
@@ -132,15 +132,14 @@ func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 	c.tools, endTools = context.WithCancelCause(c.ctx)
 	limit := time.Duration(min(seconds, maxSeconds) * float64(time.Second))
 	report := func(used time.Duration) {
-		// Ignore the error: a run that has just ended needs no report, and if the log fails, the run ends at its next
-		// event.
+		// Ignore the error: a run that has ended needs no report, and if the log fails, the run ends at its next event.
 		_ = out.Append(c.ctx, event.Budget{Limit: "seconds", Used: used.Seconds(), Max: limit.Seconds()})
 	}
-	near := limit / 5 * 4
+	nearLimit := limit / 5 * 4
 	if c.reported < 80 {
-		c.milestones = append(c.milestones, milestone{at: near, reached: func() { report(near) }})
+		c.milestones = append(c.milestones, milestone{at: nearLimit, reached: func() { report(nearLimit) }})
 	}
-	endOfTools := milestone{at: max(near, limit-maxReserve), reached: func() { endTools(ErrToolTimeUsed) }}
+	endOfTools := milestone{at: max(nearLimit, limit-maxReserve), reached: func() { endTools(ErrToolTimeUsed) }}
 	endOfRun := milestone{at: limit, reached: func() {
 		if c.reported < 100 {
 			report(limit)
@@ -151,14 +150,13 @@ func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 	c.startTimerLocked()
 }
 
-// Pause stops the clock while the run waits for a person. The clock continues after as many calls of Resume as there
-// were calls of Pause.
+// Pause stops the clock while the run waits for a person. It continues after as many calls of Resume as of Pause.
 func (c *Clock) Pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.paused++
 	if c.paused == 1 {
-		c.used += c.sinceLocked()
+		c.used += c.sinceResumeLocked()
 		c.stopTimerLocked()
 	}
 }
@@ -169,13 +167,12 @@ func (c *Clock) Resume() {
 	defer c.mu.Unlock()
 	c.paused--
 	if c.paused == 0 {
-		c.since = time.Now()
+		c.resumedAt = time.Now()
 		c.startTimerLocked()
 	}
 }
 
-// Stop ends the clock and its contexts. It waits for a budget event that is just being appended, and none is appended
-// after that.
+// Stop ends the clock and its contexts. It waits for a budget event being appended. None is appended afterwards.
 func (c *Clock) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +189,8 @@ func (c *Clock) reachMilestones() {
 	if c.stopped || c.paused > 0 {
 		return // the timer fired before Pause or Stop could stop it
 	}
-	for now := c.used + c.sinceLocked(); len(c.milestones) > 0 && c.milestones[0].at <= now; {
+	used := c.used + c.sinceResumeLocked()
+	for len(c.milestones) > 0 && c.milestones[0].at <= used {
 		due := c.milestones[0]
 		c.milestones = c.milestones[1:]
 		due.reached()
@@ -205,7 +203,7 @@ func (c *Clock) reachMilestones() {
 func (c *Clock) startTimerLocked() {
 	c.stopTimerLocked()
 	if len(c.milestones) > 0 && !c.stopped && !c.manual {
-		wait := c.milestones[0].at - c.used - c.sinceLocked()
+		wait := c.milestones[0].at - c.used - c.sinceResumeLocked()
 		c.timer = time.AfterFunc(wait, func() { c.guard(c.reachMilestones) })
 	}
 }

@@ -11,15 +11,16 @@ import (
 const SummaryTokens = 1024
 
 // AnswerTokens returns how many tokens the next answer may have, so that the run stays within its limits on output
-// tokens, total tokens and cost. 0 means no limit; if nothing is left, AnswerTokens returns 1. prompt is a lower
-// bound for the tokens of the next prompt. last says that this is the run's last turn, which may always have
-// SummaryTokens.
+// tokens, total tokens and cost. 0 means no limit; if nothing is left, AnswerTokens returns 1. prompt is a lower bound
+// for the tokens of the next prompt. last means the run's last turn, which may always have SummaryTokens.
 func (b *Budget) AnswerTokens(prompt int64, last bool) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	left := min(b.output.remaining(), b.total.remaining()-float64(prompt))
-	if b.price != nil && b.price.Output > 0 { // prices are for 1e6 tokens
-		left = min(left, (b.cost.remaining()*1e6-float64(prompt)*b.price.Input)/b.price.Output)
+	if b.price != nil && b.price.Output > 0 {
+		const tokensPerPrice = 1e6
+		costLeft := b.cost.remaining()*tokensPerPrice - float64(prompt)*b.price.Input
+		left = min(left, costLeft/b.price.Output)
 	}
 	if math.IsInf(left, 1) {
 		return 0
@@ -47,7 +48,7 @@ type Output struct {
 
 const (
 	maxPeriod    = 200            // bytes of the longest text whose repetition counts as a loop
-	minPeriod    = 16             // bytes of the shortest one: padding, rows of a character and base64 of zeros have shorter periods
+	minPeriod    = 16             // bytes of the shortest one: padding, repeated characters and base64 of zeros have shorter periods
 	loopBytes    = 20 * maxPeriod // how many bytes must be a repetition to count as a loop
 	outputSlack  = 32             // tokens by which an answer may exceed its limit, because the count is an estimate
 	measureBytes = 32             // bytes of a piece to count at once
@@ -60,7 +61,8 @@ func NewOutput(limit int64) *Output { return &Output{limit: limit, nextCheck: lo
 // own piece, but some send single bytes of a token, or many tokens in one piece. So the number of pieces counts only up
 // to one per 3 bytes. A word between blanks has at least one token, and a token rarely has more than 8 bytes.
 func (o *Output) Tokens() int64 {
-	return max(min(o.pieces, (o.bytes+2)/3), o.bytes/8, o.words)
+	countedPieces := min(o.pieces, (o.bytes+2)/3) // the quotient is rounded up
+	return max(countedPieces, o.bytes/8, o.words)
 }
 
 // Add counts a piece of text, reasoning or a call's arguments. If the answer must be cut, Add returns the part of the
@@ -113,7 +115,8 @@ func (o *Output) repeatsItself() bool {
 	text := o.tail[len(o.tail)-loopBytes:]
 	for period := 1; period <= maxPeriod; period++ {
 		if bytes.Equal(text[period:], text[:len(text)-period]) {
-			return period >= minPeriod // the shortest period counts: a row of one letter also has the period 16
+			// This is the shortest period. Longer ones do not count, because text of period 1 also has period minPeriod.
+			return period >= minPeriod
 		}
 	}
 	return false

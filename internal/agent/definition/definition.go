@@ -6,13 +6,11 @@
 //	}
 //
 // The file is YAML, so it may also be JSON. Parse is strict: it returns an error, with the agent and the line, for an
-// unknown or repeated member, a wrong type, or an agent that cannot work. An Agent does not change after Parse, so it
-// may be used concurrently.
+// unknown or repeated member, a wrong type, or an agent that cannot work. An Agent is immutable after Parse.
 //
 // An agent can only narrow what the service allows. Its servers and tools are filtered after the caller's access rules,
 // its budget is lowered to the service's, and its approvals are added to those of mcp.json. Agents must not ask each
-// other in a cycle. MaxLevels limits the depth as well, because the service may load another file while runs with the
-// old one continue.
+// other in a cycle. MaxLevels limits the depth as well, because runs with an older file may continue.
 package definition
 
 import (
@@ -62,8 +60,7 @@ type Agent struct {
 	Examples        []string        `json:"examples,omitempty"`
 }
 
-// Narrows reports whether the agent's tools can differ from the service's: by servers, by tools, by the agents that it
-// may ask, or by approvals.
+// Narrows reports whether the agent's tools can differ from the service's: by servers, tools, agents or approvals.
 func (a *Agent) Narrows() bool {
 	asksForApproval := a.Approval != "" && a.Approval != config.ApproveNever
 	return a.Servers != nil || a.Tools != nil || len(a.Agents) > 0 || asksForApproval
@@ -108,8 +105,7 @@ func (a *Agent) AllowsTool(server, tool string) bool {
 	})
 }
 
-// NeedsApproval reports whether a person must approve each call of tool, according to the server's configuration or to
-// a.Approval.
+// NeedsApproval reports whether a person must approve each call of tool, by the server's configuration or a.Approval.
 func (a *Agent) NeedsApproval(tool catalog.Tool) bool {
 	return tool.NeedsApproval || tool.IsSelectedBy(a.Approval)
 }

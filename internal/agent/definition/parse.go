@@ -3,6 +3,7 @@ package definition
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -27,13 +28,13 @@ const reservedID = "answer"
 func Parse(data []byte, opts Options) (File, error) {
 	p := parser{Options: opts, askedNodes: make(map[string]*yaml.Node)}
 	root, err := parseYAML(data)
-	if err == nil {
-		err = p.readFile(root)
-	}
-	if err == nil {
-		err = p.checkDelegation()
-	}
 	if err != nil {
+		return File{}, err
+	}
+	if err := p.readFile(root); err != nil {
+		return File{}, err
+	}
+	if err := p.checkDelegation(); err != nil {
 		return File{}, err
 	}
 	return p.file, nil
@@ -56,11 +57,11 @@ func parseYAML(data []byte) (*yaml.Node, error) {
 	if err := dec.Decode(&document); err != nil {
 		return nil, syntaxError(err)
 	}
-	switch err := dec.Decode(&second); err {
-	case io.EOF:
-	case nil:
+	err := dec.Decode(&second)
+	if err == nil {
 		return nil, &Error{Line: second.Line, Detail: "a second document, but the file has one"}
-	default:
+	}
+	if !errors.Is(err, io.EOF) {
 		return nil, syntaxError(err)
 	}
 	if document.Kind != yaml.DocumentNode || len(document.Content) != 1 {
@@ -85,6 +86,7 @@ func jsonAsYAML(data []byte) []byte {
 		case `\/`:
 			return []byte("/")
 		}
+		// match is a surrogate pair, such as \ud83d\ude00.
 		high, _ := strconv.ParseUint(string(match[2:6]), 16, 16)
 		low, _ := strconv.ParseUint(string(match[8:12]), 16, 16)
 		return []byte(string(utf16.DecodeRune(rune(high), rune(low))))
@@ -97,15 +99,15 @@ var lineInError = regexp.MustCompile(`^yaml: line (\d+): (.*)`)
 // syntaxError converts an error of the YAML library to an *Error, with the line if the library names one. If the file
 // ends before a document begins, it has no agents.
 func syntaxError(err error) error {
-	m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " "))
-	if m == nil {
-		if err.Error() == "EOF" {
-			return &Error{Detail: "has no agents"}
-		}
+	if errors.Is(err, io.EOF) {
+		return &Error{Detail: "has no agents"}
+	}
+	match := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " "))
+	if match == nil {
 		return &Error{Detail: "is not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
 	}
-	line, _ := strconv.Atoi(m[1])
-	return &Error{Line: line, Detail: "is not YAML: " + m[2]}
+	line, _ := strconv.Atoi(match[1])
+	return &Error{Line: line, Detail: "is not YAML: " + match[2]}
 }
 
 // readFile reads the file's root into p.file. The root must be an object whose only member is agents.
@@ -120,13 +122,13 @@ func (p *parser) readFile(root *yaml.Node) error {
 		if value.Kind != yaml.SequenceNode || len(value.Content) == 0 || len(value.Content) > maxAgents {
 			return p.errorAt(value, "agents must be a list of 1 to %d agents", maxAgents)
 		}
-		for i, n := range value.Content {
-			p.agent = strconv.Itoa(i + 1)
-			a, err := p.readAgent(n)
+		for i, item := range value.Content {
+			p.agent = strconv.Itoa(i + 1) // until readAgent has read the id
+			agent, err := p.readAgent(item)
 			if err != nil {
 				return err
 			}
-			p.file.Agents = append(p.file.Agents, a)
+			p.file.Agents = append(p.file.Agents, agent)
 			p.agent = ""
 		}
 		return nil
@@ -139,17 +141,9 @@ var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 // readAgent reads and checks one agent, except for the agents that it asks (checkDelegation). It reads the id first, so
 // that errors about other members can name the agent.
 func (p *parser) readAgent(node *yaml.Node) (agent Agent, err error) {
-	if node.Kind == yaml.MappingNode {
-		for i := 0; i+1 < len(node.Content) && err == nil; i += 2 {
-			if name, value := node.Content[i], node.Content[i+1]; name.Value == "id" {
-				err = p.readID(value, &agent)
-			}
-		}
-	}
-	if err != nil {
+	if err := p.findID(node, &agent); err != nil {
 		return agent, err
 	}
-
 	var promptNode, budgetNode *yaml.Node
 	err = p.readMembers(node, "", func(name string, value *yaml.Node) error {
 		switch name {
@@ -177,6 +171,23 @@ func (p *parser) readAgent(node *yaml.Node) (agent Agent, err error) {
 		return agent, p.errorAt(promptNode, "prompt: %v", err)
 	}
 	return agent, nil
+}
+
+// findID finds the member id of an agent's node and reads it (readID). It does nothing if node has no such member.
+func (p *parser) findID(node *yaml.Node, agent *Agent) error {
+	if node.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		name, value := node.Content[i], node.Content[i+1]
+		if name.Value != "id" {
+			continue
+		}
+		if err := p.readID(value, agent); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readID reads an agent's id into agent.ID, and sets p.agent for later errors. The id must not be reserved, and must
@@ -237,7 +248,7 @@ func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err err
 		agent.Approval, err = p.readApproval(node)
 	case "max_turns":
 		var turns int64
-		turns, err = p.readWhole(node, name)
+		turns, err = p.readPositiveInteger(node, name)
 		agent.MaxTurns = int(turns)
 	case "budget":
 		agent.Budget, err = p.readBudget(node)
@@ -256,11 +267,14 @@ func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err err
 // readApproval reads the member approval, which says which tools need a person's approval of each call.
 func (p *parser) readApproval(node *yaml.Node) (config.Approval, error) {
 	text, err := p.readText(node, "approval", 1, maxItem)
-	approval := config.Approval(text)
-	if err == nil && !slices.Contains([]config.Approval{config.ApproveNever, config.ApproveDestructive, config.ApproveAlways}, approval) {
-		err = p.errorAt(node, "approval must be never, destructive or always")
+	if err != nil {
+		return "", err
 	}
-	return approval, err
+	switch approval := config.Approval(text); approval {
+	case config.ApproveNever, config.ApproveDestructive, config.ApproveAlways:
+		return approval, nil
+	}
+	return "", p.errorAt(node, "approval must be never, destructive or always")
 }
 
 // checkDelegation returns an error if an agent lists an agent that it cannot ask, or could ask itself through other
@@ -273,10 +287,12 @@ func (p *parser) checkDelegation() error {
 	}
 	visited := make(map[string]bool) // agents that do not lead to a cycle
 	for i := range p.file.Agents {
-		if cycle := p.findCycle(&p.file.Agents[i], nil, visited); cycle != nil {
-			p.agent = cycle[0]
-			return p.errorAt(p.askedNodes[cycle[0]], "agents: the agents ask each other in a cycle, %s", strings.Join(cycle, " → "))
+		cycle := p.findCycle(&p.file.Agents[i], nil, visited)
+		if cycle == nil {
+			continue
 		}
+		p.agent = cycle[0]
+		return p.errorAt(p.askedNodes[cycle[0]], "agents: the agents ask each other in a cycle, %s", strings.Join(cycle, " → "))
 	}
 	return nil
 }
@@ -291,8 +307,9 @@ func (p *parser) checkAskedAgents(agent *Agent) error {
 		switch {
 		case Find(p.file.Agents, id) == nil:
 			return p.errorAt(node, "agents: no agent has the id %s", printable(id))
-		case len(AskPrefix+id) > 64:
-			return p.errorAt(node, "agents: the id %s is too long for the name of a tool, %s and the id, of at most 64 characters", id, AskPrefix)
+		case len(AskPrefix+id) > maxToolName:
+			return p.errorAt(node, "agents: the id %s is too long for the name of a tool, %s and the id, of at most %d characters",
+				id, AskPrefix, maxToolName)
 		case seen[id]:
 			return p.errorAt(node, "agents: %s is given twice", id)
 		}
@@ -301,12 +318,11 @@ func (p *parser) checkAskedAgents(agent *Agent) error {
 	return nil
 }
 
-// findCycle returns the ids of a cycle that can be reached from agent, with the first id repeated at the end, or nil if
-// there is none. asking lists the agents on the way to agent. visited contains agents that do not lead to a cycle;
-// findCycle adds to it.
+// findCycle returns the ids of a cycle that can be reached from agent, with the first id repeated at the end, or nil.
+// asking lists the agents on the way to agent. findCycle adds agents that do not lead to a cycle to visited.
 func (p *parser) findCycle(agent *Agent, asking []string, visited map[string]bool) []string {
-	if at := slices.Index(asking, agent.ID); at >= 0 {
-		return append(slices.Clone(asking[at:]), agent.ID)
+	if first := slices.Index(asking, agent.ID); first >= 0 {
+		return append(slices.Clone(asking[first:]), agent.ID)
 	}
 	if visited[agent.ID] {
 		return nil

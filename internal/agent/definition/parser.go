@@ -22,6 +22,8 @@ const (
 	maxExamples    = 20
 	maxExample     = 1024     // bytes
 	maxSchema      = 64 << 10 // bytes of an output schema
+	maxDepth       = 100      // levels of an output schema
+	maxToolName    = 64       // bytes of the name of the tool that asks an agent
 	maxSeconds     = 86400
 	maxCost        = 1e9
 )
@@ -31,15 +33,14 @@ type Options struct {
 	// ReadFile reads a prompt_file, whose name is relative to Dir. If ReadFile is nil, prompt_file is an error.
 	ReadFile func(name string) ([]byte, error)
 	Dir      string
-	// Models lists the ids of the models. No agent may have the id of a model, and an agent's model must be in the list
-	// unless AnyModel is set.
+	// Models lists the ids of the models. No agent may have such an id. An agent's model must be one of them unless
+	// AnyModel is set.
 	Models   []string
 	AnyModel bool
 	// HasPrice reports whether a model's price is known; "" means the default model. A nil HasPrice means that all
 	// prices are known. An agent must not limit the cost if its model has no price.
 	HasPrice func(model string) bool
-	// Servers lists the names of the MCP servers. An agent may name only these servers, or any server if the list is
-	// nil.
+	// Servers lists the names of the MCP servers. An agent may name only these, or any server if the list is nil.
 	Servers []string
 }
 
@@ -52,18 +53,17 @@ type Error struct {
 
 // Error returns the agent, if any, the line, if known, and the detail.
 func (e *Error) Error() string {
-	var b strings.Builder
+	var place []string
 	if e.Agent != "" {
-		b.WriteString("agent " + e.Agent + ", ")
+		place = append(place, "agent "+e.Agent)
 	}
 	if e.Line > 0 {
-		b.WriteString("line " + strconv.Itoa(e.Line) + ", ")
+		place = append(place, "line "+strconv.Itoa(e.Line))
 	}
-	text := b.String()
-	if text == "" {
+	if place == nil {
 		return e.Detail
 	}
-	return strings.TrimSuffix(text, ", ") + ": " + e.Detail
+	return strings.Join(place, ", ") + ": " + e.Detail
 }
 
 // parser reads the nodes of one file. Its methods return an *Error for a mistake in the file.

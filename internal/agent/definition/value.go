@@ -91,8 +91,8 @@ func (p *parser) checkGlobs(node *yaml.Node, globs []string) error {
 	return nil
 }
 
-// readWhole reads a whole number from 1 to 2^53. JSON can represent these numbers exactly.
-func (p *parser) readWhole(node *yaml.Node, name string) (int64, error) {
+// readPositiveInteger reads a whole number from 1 to 2^53. JSON can represent these numbers exactly.
+func (p *parser) readPositiveInteger(node *yaml.Node, name string) (int64, error) {
 	var v int64
 	isInteger := node.Kind == yaml.ScalarNode && node.Tag == "!!int" && node.Decode(&v) == nil
 	if !isInteger || v < 1 || v > 1<<53 {
@@ -101,19 +101,21 @@ func (p *parser) readWhole(node *yaml.Node, name string) (int64, error) {
 	return v, nil
 }
 
-// readNumber reads a number from low to high. If excludeLow is true, low itself is not allowed.
-func (p *parser) readNumber(node *yaml.Node, name string, low, high float64, excludeLow bool) (float64, error) {
-	var v float64
-	hasType := node.Kind == yaml.ScalarNode && (node.Tag == "!!int" || node.Tag == "!!float")
-	isNumber := hasType && node.Decode(&v) == nil
-	isInRange := v >= low && v <= high // false for NaN
-	switch {
-	case excludeLow && (!isNumber || !isInRange || v == low):
-		return 0, p.errorAt(node, "%s must be a number above %g, at most %g", name, low, high)
-	case !isNumber || !isInRange:
-		return 0, p.errorAt(node, "%s must be a number from %g to %g", name, low, high)
+// readPositiveNumber reads a number above 0 and up to limit.
+func (p *parser) readPositiveNumber(node *yaml.Node, name string, limit float64) (float64, error) {
+	v, isNumber := decodeNumber(node)
+	isInRange := v > 0 && v <= limit // false for NaN
+	if !isNumber || !isInRange {
+		return 0, p.errorAt(node, "%s must be a number above 0, at most %g", name, limit)
 	}
 	return v, nil
+}
+
+// decodeNumber returns the number in node. isNumber is false if node is something else.
+func decodeNumber(node *yaml.Node) (v float64, isNumber bool) {
+	hasType := node.Kind == yaml.ScalarNode && (node.Tag == "!!int" || node.Tag == "!!float")
+	isNumber = hasType && node.Decode(&v) == nil
+	return v, isNumber
 }
 
 // readBudget reads a run's limits. The members have the same names as in questions.
@@ -123,20 +125,20 @@ func (p *parser) readBudget(node *yaml.Node) (limits budget.Limits, _ error) {
 		switch name {
 		case "tool_calls":
 			var calls int64
-			calls, err = p.readWhole(value, memberPath)
+			calls, err = p.readPositiveInteger(value, memberPath)
 			limits.ToolCalls = int(calls)
 		case "input_tokens":
-			limits.InputTokens, err = p.readWhole(value, memberPath)
+			limits.InputTokens, err = p.readPositiveInteger(value, memberPath)
 		case "output_tokens":
-			limits.OutputTokens, err = p.readWhole(value, memberPath)
+			limits.OutputTokens, err = p.readPositiveInteger(value, memberPath)
 		case "total_tokens":
-			limits.TotalTokens, err = p.readWhole(value, memberPath)
+			limits.TotalTokens, err = p.readPositiveInteger(value, memberPath)
 		case "result_bytes":
-			limits.ResultBytes, err = p.readWhole(value, memberPath)
+			limits.ResultBytes, err = p.readPositiveInteger(value, memberPath)
 		case "seconds":
-			limits.Seconds, err = p.readNumber(value, memberPath, 0, maxSeconds, true)
+			limits.Seconds, err = p.readPositiveNumber(value, memberPath, maxSeconds)
 		case "cost":
-			limits.Cost, err = p.readNumber(value, memberPath, 0, maxCost, true)
+			limits.Cost, err = p.readPositiveNumber(value, memberPath, maxCost)
 		default:
 			return errUnknown
 		}
@@ -150,11 +152,14 @@ func (p *parser) readSampling(node *yaml.Node, agent *Agent) error {
 		memberPath := "sampling." + name
 		switch name {
 		case "temperature":
-			var t float64
-			t, err = p.readNumber(value, memberPath, 0, 2, false)
-			agent.Sampling.Temperature = &t
+			temperature, isNumber := decodeNumber(value)
+			isInRange := temperature >= 0 && temperature <= 2 // false for NaN
+			if !isNumber || !isInRange {
+				return p.errorAt(value, "%s must be a number from 0 to 2", memberPath)
+			}
+			agent.Sampling.Temperature = &temperature
 		case "max_output_tokens":
-			agent.MaxOutputTokens, err = p.readWhole(value, memberPath)
+			agent.MaxOutputTokens, err = p.readPositiveInteger(value, memberPath)
 		case "reasoning_effort":
 			agent.Sampling.ReasoningEffort, err = p.readText(value, memberPath, 1, 32)
 		case "seed":
@@ -170,8 +175,7 @@ func (p *parser) readSampling(node *yaml.Node, agent *Agent) error {
 	})
 }
 
-// readSchema reads a JSON Schema and returns it as JSON. It returns an error if answers cannot be checked against the
-// schema.
+// readSchema reads a JSON Schema and returns it as JSON. It returns an error if answers cannot be checked against it.
 func (p *parser) readSchema(node *yaml.Node) (json.RawMessage, error) {
 	if node.Kind != yaml.MappingNode {
 		return nil, p.errorAt(node, "output_schema must be a JSON Schema object")
@@ -197,9 +201,9 @@ func (p *parser) readSchema(node *yaml.Node) (json.RawMessage, error) {
 }
 
 // jsonValue converts a node of output_schema to a value for json.Marshal. depth is how deeply node is nested; more than
-// 100 levels are an error, and so are aliases.
+// maxDepth levels are an error, and so are aliases.
 func (p *parser) jsonValue(node *yaml.Node, depth int) (any, error) {
-	if depth > 100 {
+	if depth > maxDepth {
 		return nil, p.errorAt(node, "output_schema is nested too deep")
 	}
 	switch node.Kind {

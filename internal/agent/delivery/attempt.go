@@ -19,7 +19,7 @@ import (
 func (d *Deliverer) startAttempt(job event.Job, rec record) {
 	target := d.urlOf(rec)
 	if target == "" {
-		d.giveUp(d.ctx, rec, "its receiver is no longer configured")
+		d.reportGivenUp(d.ctx, rec, "its receiver is no longer configured")
 		d.remove(job, rec)
 		return
 	}
@@ -39,9 +39,8 @@ func (d *Deliverer) startAttempt(job event.Job, rec record) {
 	}
 }
 
-// countAttempt counts an attempt to the receiver origin as in flight. isCounted is false if the limits do not allow the
-// attempt. isStopped means that this process makes no more attempts. If isCounted is true, the caller must call
-// uncountAttempt and d.work.Done.
+// countAttempt counts an attempt to the receiver origin as in flight. isCounted is false if the limits do not allow it.
+// isStopped means that this process makes no more attempts. A counted attempt ends with uncountAttempt and d.work.Done.
 func (d *Deliverer) countAttempt(origin string) (isCounted, isStopped bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -104,7 +103,7 @@ func (d *Deliverer) attempt(job event.Job, rec record) {
 	case d.ctx.Err() != nil: // Drain cancelled the attempt
 		d.release(job)
 	case age >= lifetime:
-		d.giveUp(d.ctx, rec, err.Error())
+		d.reportGivenUp(d.ctx, rec, err.Error())
 		d.remove(job, rec)
 	default:
 		d.results.Add(d.ctx, 1, outcomeAttribute("failed"))
@@ -119,16 +118,16 @@ func (d *Deliverer) attempt(job event.Job, rec record) {
 // it appended the run's end. The process that takes over the run then stores another delivery with the same webhook-id.
 // The first one is still sent if the run ended in the same way, and removed otherwise.
 func (d *Deliverer) checkEnd(job event.Job, rec record, age time.Duration) bool {
-	ended, same := d.compareEnd(rec)
+	hasEnded, matches := d.compareEnd(rec)
 	switch {
-	case ended && same:
+	case hasEnded && matches:
 		return true
-	case ended: // the process that took over the run has stored another delivery
+	case hasEnded: // the process that took over the run has stored another delivery
 		d.remove(job, rec)
 	case age < lifetime:
 		d.park(job, endDelay)
 	default:
-		d.giveUp(d.ctx, rec, "the run has not ended, or its log cannot be read")
+		d.reportGivenUp(d.ctx, rec, "the run has not ended, or its log cannot be read")
 		d.remove(job, rec)
 	}
 	return false
@@ -142,12 +141,13 @@ func nextDelay(attempt int, age time.Duration) time.Duration {
 	if attempt > 1 {
 		delay = min(max(age, firstDelay), maxDelay)
 	}
-	return delay*3/4 + rand.N(delay/2)
+	shortest := delay * 3 / 4
+	return shortest + rand.N(delay/2)
 }
 
 // compareEnd reports whether the run has ended, and whether it ended as the delivery says. If the log no longer has the
 // run, both results are true. If the log cannot be read, both are false.
-func (d *Deliverer) compareEnd(rec record) (ended, same bool) {
+func (d *Deliverer) compareEnd(rec record) (hasEnded, matches bool) {
 	ctx, cancel := context.WithTimeout(d.ctx, logTimeout)
 	defer cancel()
 	run, err := d.Log.Run(ctx, rec.Body.RunID)
@@ -160,8 +160,8 @@ func (d *Deliverer) compareEnd(rec record) (ended, same bool) {
 	return true, fingerprint(run.Last.Body) == rec.End
 }
 
-// giveUp counts and logs that a delivery is given up. It does not remove the delivery from the log.
-func (d *Deliverer) giveUp(ctx context.Context, rec record, why string) {
+// reportGivenUp counts and logs that a delivery is given up. It does not remove the delivery from the log.
+func (d *Deliverer) reportGivenUp(ctx context.Context, rec record, why string) {
 	origin, _ := originOf(d.urlOf(rec))
 	d.results.Add(context.WithoutCancel(ctx), 1, outcomeAttribute("given_up"))
 	d.Logger.ErrorContext(ctx, "delivery given up",
@@ -176,7 +176,9 @@ func (d *Deliverer) park(job event.Job, delay time.Duration) {
 		// The lease expires, and another process finds the job.
 		d.Logger.Warn("a delivery could not be stored for its next attempt", "error", err)
 	}
-	d.removeDelivery(job, d.Local)
+	if !d.Local {
+		d.forgetLocal(job)
+	}
 }
 
 // release gives up the job, so that any process that reads the log may claim it at once. After Drain no process reads a
@@ -193,28 +195,26 @@ func (d *Deliverer) release(job event.Job) {
 	if err := job.Release(ctx); err != nil {
 		d.Logger.Warn("a delivery could not be released", "error", err)
 	}
-	d.removeDelivery(job, d.Local)
+	if !d.Local {
+		d.forgetLocal(job)
+	}
 }
 
-// remove deletes a delivery that needs no further attempt from the log. If the log fails, the delivery may be sent
-// again.
+// remove deletes a delivery that needs no further attempt from the log. If that fails, the delivery may be sent again.
 func (d *Deliverer) remove(job event.Job, rec record) {
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
-	err := d.Log.Delete(ctx, job.Run())
-	if err = errors.Join(err, job.Done(ctx)); err != nil { // call Done even if Delete failed
+	deleteErr := d.Log.Delete(ctx, job.Run())
+	doneErr := job.Done(ctx)
+	if err := errors.Join(deleteErr, doneErr); err != nil {
 		d.Logger.Warn("a delivery could not be removed; it may be sent again", "run_id", rec.Body.RunID, "error", err)
 	}
-	d.removed(int64(len(job.Request())))
-	d.removeDelivery(job, false)
+	d.uncount(int64(len(job.Request())))
+	d.forgetLocal(job)
 }
 
-// removeDelivery removes a delivery from d.local. If staysLocal is true, it does nothing: no other process reads the
-// log that the delivery waits in, so Drain must still wait for it.
-func (d *Deliverer) removeDelivery(job event.Job, staysLocal bool) {
-	if staysLocal {
-		return
-	}
+// forgetLocal removes a delivery from d.local, so that Drain does not wait for it.
+func (d *Deliverer) forgetLocal(job event.Job) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.local, job.Run())

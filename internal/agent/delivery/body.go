@@ -34,12 +34,17 @@ type body struct {
 }
 
 // newBody returns the body about a run's end, with about maxBody bytes at most of what the run produced. A receiver
-// that needs the rest fetches the run. If the end cannot be encoded, the body has neither metadata nor an error, and
-// Truncated is set.
+// that needs the rest fetches the run. If the end cannot be encoded, the body is Truncated, without metadata and error.
 func newBody(run event.Run, agent string, end event.Body) body {
+	ended := event.Run{Last: event.Event{Body: end}}
 	b := body{
-		RunID: run.ID, ThreadID: run.ThreadID, Subject: run.Owner.Subject, Agent: agent, TraceID: run.TraceID,
-		Status: event.Run{Last: event.Event{Body: end}}.Status(), RequestMetadata: run.Metadata,
+		RunID:           run.ID,
+		ThreadID:        run.ThreadID,
+		Subject:         run.Owner.Subject,
+		Agent:           agent,
+		Status:          ended.Status(),
+		RequestMetadata: run.Metadata,
+		TraceID:         run.TraceID,
 	}
 	var err error
 	switch end := end.(type) {
@@ -60,8 +65,7 @@ func newBody(run event.Run, agent string, end event.Body) body {
 
 // setAnswer sets a run's answer. If everything together is too large, it leaves out, in this order and only as far as
 // needed, the arguments and results of calls, then the structured output and the end of the answer, and finally
-// metadata that alone need more than half of maxBody. It sets the answer even if it returns an error, which comes from
-// encoding the metadata.
+// metadata that alone need more than half of maxBody. An error is about the metadata; the answer is set even then.
 func (b *body) setAnswer(end event.FinalAnswer) (err error) {
 	answer := end.Answer
 	isTooLarge := func() bool { return len(b.Metadata)+len(answer)+len(b.Output) > maxBody }

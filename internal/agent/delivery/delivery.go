@@ -30,9 +30,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -108,10 +108,10 @@ type Deliverer struct {
 	work     sync.WaitGroup // the goroutines of attempts
 	counting sync.WaitGroup // the goroutine of countLoop
 
-	waiting, bytes atomic.Int64 // in the log: the last count, plus what this process has changed since
-	countMu        sync.Mutex   // guards changes of waiting and bytes, and the next two fields
-	storing        tally        // deliveries being stored at the moment
-	added          tally        // all deliveries that this process has ever stored
+	countMu sync.Mutex // protects the next three fields
+	waiting tally      // in the log: the last count, plus what this process has changed since
+	storing tally      // deliveries being stored at the moment
+	added   tally      // all deliveries that this process has ever stored
 
 	mu       sync.Mutex     // protects the fields below
 	closed   bool           // no further attempt may begin
@@ -155,7 +155,7 @@ func New(opts Options) (*Deliverer, error) {
 	_, err = opts.Meter.Int64ObservableGauge("answerd.deliveries.waiting", metric.WithUnit("{delivery}"),
 		metric.WithDescription("Deliveries that wait for their next attempt, of all processes that share the event log."),
 		metric.WithInt64Callback(func(_ context.Context, observe metric.Int64Observer) error {
-			observe.Observe(max(deliverer.waiting.Load(), 0))
+			observe.Observe(max(deliverer.waitingNow().count, 0))
 			return nil
 		}))
 	if err != nil {
@@ -178,12 +178,7 @@ func (d *Deliverer) AllowsCallback(url string) bool {
 		return false
 	}
 	origin, ok := originOf(url)
-	for _, allowed := range d.CallbackOrigins {
-		if ok && origin == allowed {
-			return true
-		}
-	}
-	return false
+	return ok && slices.Contains(d.CallbackOrigins, origin)
 }
 
 // sizeKey is the metadata key under which a delivery's run has its size in bytes.

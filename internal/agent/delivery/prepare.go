@@ -15,11 +15,10 @@ import (
 	"answerd/internal/event"
 )
 
-// Prepared holds the stored deliveries about one run's end. Call Send or Release once. A nil *Prepared has no
-// deliveries.
+// Prepared holds the stored deliveries about one run's end. Call Send or Release once. A nil *Prepared has none.
 type Prepared struct {
-	d    *Deliverer
-	jobs []pending
+	d          *Deliverer
+	deliveries []pending
 }
 
 // pending is a stored delivery before its first attempt.
@@ -30,36 +29,32 @@ type pending struct {
 
 // Prepare stores the deliveries about a run's end, before the terminal event end is appended. callback is "" if the
 // question has none. If the log is unavailable, Prepare returns an error that wraps event.ErrUnavailable, and the run
-// must not end yet. A delivery that cannot be stored for another reason is given up. For a child run, Prepare stores
-// nothing and returns nil.
+// must not end yet. After another error, the delivery is given up. For a child run, Prepare returns nil.
 func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback string, end event.Body) (*Prepared, error) {
 	if d == nil || run.ParentID != "" { // receivers are informed only about runs that API clients started
 		return nil, nil
 	}
+	rec := record{Version: recordVersion, Created: d.Log.Now().UnixMilli(), End: fingerprint(end), Body: newBody(run, agent, end)}
+	var records []record // one for each receiver
+	if d.URL != "" {
+		rec.ID = webhookID(run.ID, "")
+		records = append(records, rec)
+	}
+	if callback != "" {
+		rec.ID, rec.Callback = webhookID(run.ID, callback), callback
+		records = append(records, rec)
+	}
 	prepared := &Prepared{d: d}
-	for _, to := range []struct {
-		url        string
-		isCallback bool
-	}{{url: d.URL}, {url: callback, isCallback: true}} {
-		if to.url == "" {
-			continue
-		}
-		rec := record{
-			Version: recordVersion, ID: webhookID(run.ID, to.isCallback),
-			Created: d.Log.Now().UnixMilli(), End: fingerprint(end), Body: newBody(run, agent, end),
-		}
-		if to.isCallback {
-			rec.Callback = to.url
-		}
+	for _, rec := range records {
 		job, err := d.storeDelivery(ctx, run, rec)
 		switch {
 		case errors.Is(err, event.ErrUnavailable):
 			prepared.Release()
 			return nil, fmt.Errorf("store a delivery: %w", err)
 		case err != nil:
-			d.giveUp(ctx, rec, err.Error())
+			d.reportGivenUp(ctx, rec, err.Error())
 		default:
-			prepared.jobs = append(prepared.jobs, pending{job, rec})
+			prepared.deliveries = append(prepared.deliveries, pending{job, rec})
 		}
 	}
 	return prepared, nil
@@ -69,8 +64,7 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 var errTooMany = errors.New("too many deliveries wait")
 
 // storeDelivery stores a delivery and returns its job, which this process holds: other processes can claim it only
-// after this one has parked or released it, or has died. If it returns an error, which is errTooMany or comes from the
-// log, nothing is stored.
+// after this one has parked or released it, or has died. After an error (errTooMany or the log's), nothing is stored.
 func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record) (event.Job, error) {
 	text, err := json.Marshal(rec)
 	if err != nil {
@@ -81,41 +75,52 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		return nil, errTooMany
 	}
 
-	id := idPrefix + strings.ToLower(rand.Text())
-	err = d.Log.Create(ctx, event.Run{
-		ID: id, Owner: deliveryOwner, Created: d.Log.Now(), Background: true, TraceID: run.TraceID,
-		Metadata: map[string]string{sizeKey: strconv.FormatInt(size, 10)},
-	})
+	job, err := d.createRun(ctx, run.TraceID, text)
 	if err != nil {
-		d.notStored(size)
+		d.cancelReserved(size)
+		return nil, err
+	}
+	d.confirmReserved(size)
+	d.mu.Lock()
+	d.local[job.Run()] = true
+	d.mu.Unlock()
+	return job, nil
+}
+
+// createRun creates the run that stores a delivery, with its job, whose request is text. If it fails, it removes what
+// it has created.
+func (d *Deliverer) createRun(ctx context.Context, traceID string, text []byte) (event.Job, error) {
+	run := event.Run{
+		ID:         idPrefix + strings.ToLower(rand.Text()),
+		Owner:      deliveryOwner,
+		Created:    d.Log.Now(),
+		Background: true,
+		TraceID:    traceID,
+		Metadata:   map[string]string{sizeKey: strconv.Itoa(len(text))},
+	}
+	if err := d.Log.Create(ctx, run); err != nil {
 		return nil, fmt.Errorf("create a delivery: %w", err)
 	}
-	job, err := d.Log.CreateJob(ctx, id, text)
+	job, err := d.Log.CreateJob(ctx, run.ID, text)
 	if err == nil {
-		_, err = d.Log.Append(ctx, id, event.Start{TraceID: run.TraceID})
+		_, err = d.Log.Append(ctx, run.ID, event.Start{TraceID: traceID})
 	}
 	if err != nil {
-		d.notStored(size)
 		cleanup := context.WithoutCancel(ctx)
-		_ = d.Log.Delete(cleanup, id)
+		_ = d.Log.Delete(cleanup, run.ID)
 		if job != nil {
 			_ = job.Done(cleanup)
 		}
 		return nil, fmt.Errorf("create the job of a delivery: %w", err)
 	}
-
-	d.stored(size)
-	d.mu.Lock()
-	d.local[id] = true
-	d.mu.Unlock()
 	return job, nil
 }
 
-// webhookID returns the webhook-id header. It is the same for all attempts to deliver a run's end to one of its two
-// receivers, even if another process stores the delivery again after a takeover, so that receivers can ignore
-// duplicates.
-func webhookID(run string, callback bool) string {
-	sum := sha256.Sum256([]byte(fmt.Sprintf("run %t %s", callback, run)))
+// webhookID returns the webhook-id header of all attempts to deliver a run's end to its callback or, if callback is "",
+// to Options.URL. It is the same if another process stores the delivery again, so that receivers can ignore duplicates.
+func webhookID(run, callback string) string {
+	isCallback := callback != ""
+	sum := sha256.Sum256([]byte(fmt.Sprintf("run %t %s", isCallback, run)))
 	return idPrefix + hex.EncodeToString(sum[:16])
 }
 
@@ -124,8 +129,8 @@ func (p *Prepared) Send() {
 	if p == nil {
 		return
 	}
-	for _, x := range p.jobs {
-		p.d.startAttempt(x.job, x.rec)
+	for _, delivery := range p.deliveries {
+		p.d.startAttempt(delivery.job, delivery.rec)
 	}
 }
 
@@ -135,15 +140,14 @@ func (p *Prepared) Release() {
 	if p == nil {
 		return
 	}
-	for _, x := range p.jobs {
-		p.d.release(x.job)
+	for _, delivery := range p.deliveries {
+		p.d.release(delivery.job)
 	}
 }
 
 // Resume makes the next attempt of a claimed delivery, and returns at once. With a nil Deliverer, the delivery is
 // parked until a process with a Deliverer claims it. A delivery that a newer version of answerd stored is parked until
-// a process can read it, but only for lifetime. A delivery whose record cannot be read for another reason is given up
-// and removed.
+// a process can read it, but only for lifetime. If a record cannot be read for another reason, the delivery is removed.
 func (d *Deliverer) Resume(job event.Job) {
 	if d == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
@@ -151,17 +155,18 @@ func (d *Deliverer) Resume(job event.Job) {
 		_ = job.Park(ctx, 0, time.Now().Add(maxDelay)) // if that fails, the lease expires later, with the same effect
 		return
 	}
-	var head struct { // the members that records of all versions have
+	var common struct { // the members that records of all versions have
 		Version int   `json:"version"`
 		Created int64 `json:"created"`
 	}
-	if json.Unmarshal(job.Request(), &head) == nil && head.Version > recordVersion && d.Log.Now().Sub(time.UnixMilli(head.Created)) < lifetime {
+	isNewer := json.Unmarshal(job.Request(), &common) == nil && common.Version > recordVersion
+	if age := d.Log.Now().Sub(time.UnixMilli(common.Created)); isNewer && age < lifetime {
 		d.park(job, newerDelay)
 		return
 	}
 	var rec record
 	if err := json.Unmarshal(job.Request(), &rec); err != nil || rec.Version != recordVersion {
-		d.giveUp(d.ctx, rec, "its record cannot be read")
+		d.reportGivenUp(d.ctx, rec, "its record cannot be read")
 		d.remove(job, rec)
 		return
 	}

@@ -74,8 +74,8 @@ func TestPrepareDoesNotCountADeliveryThatCannotBeStored(t *testing.T) {
 		p.endRun("", answered)
 		close(log.list)
 		synctest.Wait()
-		if n, bytes := p.waiting.Load(), p.bytes.Load(); n != 0 || bytes != 0 {
-			t.Errorf("waiting = %d with %d bytes, want 0 and 0", n, bytes)
+		if waiting := p.waitingNow(); waiting != (tally{}) {
+			t.Errorf("waiting = %d with %d bytes, want 0 and 0", waiting.count, waiting.bytes)
 		}
 		p.stop()
 	})

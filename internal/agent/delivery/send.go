@@ -71,8 +71,7 @@ func newClient(t *http.Transport) *http.Client {
 
 // clientFor returns the client for a delivery to target. For a callback, the URL's host decides which addresses the
 // client may dial: unless PrivateCallbacks is set, a public name must not lead to a private address through DNS
-// (server-side request forgery). Each class of addresses has its own client, because the check is part of the client's
-// dialer.
+// (server-side request forgery). Each class of addresses has its own client, whose dialer checks them.
 func (s *sender) clientFor(target string, isCallback bool) *http.Client {
 	if !isCallback {
 		return s.configured
@@ -102,28 +101,15 @@ func (s *sender) clientFor(target string, isCallback bool) *http.Client {
 // send makes one attempt, which takes attemptTimeout at most. It returns nil if the receiver answers 2xx. Its errors do
 // not wrap those of net/http, which could contain the URL, or quote the response.
 func (s *sender) send(ctx context.Context, target string, rec record, now time.Time) error {
-	b := rec.Body
-	b.Timestamp, b.DeliveryID = now.Unix(), rec.ID
-	var text bytes.Buffer
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(b); err != nil {
-		return fmt.Errorf("encode a delivery: %w", err)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(text.Bytes()))
+	req, err := s.newRequest(ctx, target, rec, now)
 	if err != nil {
-		return errors.New("the URL cannot be used")
+		return err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", "answerd")
-	req.Header.Set(idHeader, rec.ID)
-	req.Header.Set(timestampHeader, strconv.FormatInt(b.Timestamp, 10))
-	req.Header.Set("Idempotency-Key", rec.ID)
-	req.Header.Set(webhook.SignatureHeader, webhook.Sign(s.secret(), text.Bytes()))
-	resp, err := s.clientFor(target, rec.Callback != "").Do(req)
+	isCallback := rec.Callback != ""
+	resp, err := s.clientFor(target, isCallback).Do(req)
 	if err != nil {
-		var timeout net.Error
-		if errors.As(err, &timeout) && timeout.Timeout() {
+		var netErr net.Error
+		if errors.As(err, &netErr) && netErr.Timeout() {
 			return fmt.Errorf("the receiver did not answer within %s", attemptTimeout)
 		}
 		return errors.New("the receiver cannot be reached, is at an address that is not allowed, or broke the connection")
@@ -135,6 +121,28 @@ func (s *sender) send(ctx context.Context, target string, rec record, now time.T
 	// A connection is reused only if the body was read. Ignore the error: the status is all that matters.
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswerBody))
 	return nil
+}
+
+// newRequest returns the signed request of one attempt.
+func (s *sender) newRequest(ctx context.Context, target string, rec record, now time.Time) (*http.Request, error) {
+	rec.Body.Timestamp, rec.Body.DeliveryID = now.Unix(), rec.ID
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(rec.Body); err != nil {
+		return nil, fmt.Errorf("encode a delivery: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(text.Bytes()))
+	if err != nil {
+		return nil, errors.New("the URL cannot be used")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "answerd")
+	req.Header.Set(idHeader, rec.ID)
+	req.Header.Set(timestampHeader, strconv.FormatInt(now.Unix(), 10))
+	req.Header.Set("Idempotency-Key", rec.ID)
+	req.Header.Set(webhook.SignatureHeader, webhook.Sign(s.secret(), text.Bytes()))
+	return req, nil
 }
 
 // close closes the idle connections.

@@ -195,7 +195,7 @@ func TestStoredDeliveriesHaveNoSecret(t *testing.T) {
 	var log authtest.LogBuffer
 	p := newProcess(t, Options{URL: "http://127.0.0.1:9/?key=canary-url", Log: newLog(), Logger: log.Logger()})
 	ready := p.prepare(p.startRun(), "", answered)
-	if text := string(ready.jobs[0].job.Request()); strings.Contains(text, "canary") || strings.Contains(text, secret.Reveal()) {
+	if text := string(ready.deliveries[0].job.Request()); strings.Contains(text, "canary") || strings.Contains(text, secret.Reveal()) {
 		t.Errorf("record = %s, want no secret", text)
 	}
 	ready.Release()

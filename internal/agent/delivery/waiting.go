@@ -9,54 +9,60 @@ import (
 	"answerd/internal/help"
 )
 
-// How waiting deliveries are counted: d.waiting and d.bytes cover all processes. countStored counts the deliveries in
-// the log, and in between this process adds and subtracts its own changes. So the limits can be exceeded by what other
-// processes store within countInterval.
+// How waiting deliveries are counted: d.waiting covers all processes. countStored counts the deliveries in the log, and
+// in between this process adds and subtracts its own changes. So the limits can be exceeded by what other processes
+// store within countInterval.
 
 // tally is a number of deliveries and the size of their bodies.
 type tally struct{ count, bytes int64 }
 
+// add adds count deliveries, or removes them if count is negative, whose bodies have size bytes each.
+func (t *tally) add(count, size int64) {
+	t.count += count
+	t.bytes += count * size
+}
+
 // reserve counts a delivery that is about to be stored. It returns false, and counts nothing, if too many are waiting.
-// If it returns true, the caller must call stored or notStored.
+// If it returns true, the caller must call confirmReserved or cancelReserved.
 func (d *Deliverer) reserve(size int64) bool {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
-	if d.waiting.Load() >= maxWaiting || d.bytes.Load()+size > d.MaxBytes {
+	if d.waiting.count >= maxWaiting || d.waiting.bytes+size > d.MaxBytes {
 		return false
 	}
-	d.waiting.Add(1)
-	d.bytes.Add(size)
-	d.storing.count++
-	d.storing.bytes += size
+	d.waiting.add(1, size)
+	d.storing.add(1, size)
 	return true
 }
 
-// stored records that the log has stored a delivery for which reserve was called.
-func (d *Deliverer) stored(size int64) {
+// confirmReserved records that the log has stored a delivery for which reserve was called.
+func (d *Deliverer) confirmReserved(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
-	d.storing.count--
-	d.storing.bytes -= size
-	d.added.count++
-	d.added.bytes += size
+	d.storing.add(-1, size)
+	d.added.add(1, size)
 }
 
-// notStored undoes reserve for a delivery that the log did not store.
-func (d *Deliverer) notStored(size int64) {
+// cancelReserved undoes reserve for a delivery that the log did not store.
+func (d *Deliverer) cancelReserved(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
-	d.storing.count--
-	d.storing.bytes -= size
-	d.waiting.Add(-1)
-	d.bytes.Add(-size)
+	d.storing.add(-1, size)
+	d.waiting.add(-1, size)
 }
 
-// removed subtracts a delivery that was removed from the log.
-func (d *Deliverer) removed(size int64) {
+// uncount subtracts a delivery that was removed from the log.
+func (d *Deliverer) uncount(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
-	d.waiting.Add(-1)
-	d.bytes.Add(-size)
+	d.waiting.add(-1, size)
+}
+
+// waitingNow returns d.waiting.
+func (d *Deliverer) waitingNow() tally {
+	d.countMu.Lock()
+	defer d.countMu.Unlock()
+	return d.waiting
 }
 
 // countLoop counts the deliveries of all processes every countInterval, until Drain begins.
@@ -73,8 +79,8 @@ func (d *Deliverer) countLoop() {
 	}
 }
 
-// countStored sets d.waiting and d.bytes from the deliveries in the log, which it reads page by page. If the log cannot
-// be read, both stay as they are.
+// countStored sets d.waiting from the deliveries in the log, which it reads page by page. If the log cannot be read,
+// d.waiting stays as it is.
 //
 // Deliveries that this process stores during the count may or may not be on the pages. They are added in any case, like
 // those that are still being stored (d.storing). So none is missed, but some may count twice until the next call, and a
@@ -85,25 +91,28 @@ func (d *Deliverer) countStored() {
 	d.countMu.Lock()
 	addedBefore := d.added
 	d.countMu.Unlock()
-	var n, bytes int64
-	for filter := (event.Filter{Owner: deliveryOwner, Limit: event.MaxPage}); n < maxWaiting; {
+	var inLog tally
+	filter := event.Filter{Owner: deliveryOwner, Limit: event.MaxPage}
+	for inLog.count < maxWaiting {
 		page, err := d.Log.Runs(ctx, filter)
 		if err != nil {
 			return
 		}
-		for _, r := range page.Runs {
-			size, _ := strconv.ParseInt(r.Metadata[sizeKey], 10, 64)
-			n, bytes = n+1, bytes+size
+		for _, run := range page.Runs {
+			size, _ := strconv.ParseInt(run.Metadata[sizeKey], 10, 64)
+			inLog.add(1, size)
 		}
-		filter.Before = page.Next
-		if filter.Before == "" {
+		if page.Next == "" {
 			break
 		}
+		filter.Before = page.Next
 	}
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
-	d.waiting.Store(n + d.storing.count + d.added.count - addedBefore.count)
-	d.bytes.Store(bytes + d.storing.bytes + d.added.bytes - addedBefore.bytes)
+	d.waiting = tally{
+		count: inLog.count + d.storing.count + d.added.count - addedBefore.count,
+		bytes: inLog.bytes + d.storing.bytes + d.added.bytes - addedBefore.bytes,
+	}
 }
 
 // Drain waits until the attempts in flight have ended, and cancels them when ctx ends. If the log is local, it also
@@ -138,7 +147,7 @@ func (d *Deliverer) Drain(ctx context.Context) {
 	d.sender.close()
 }
 
-// awaitLocal waits until d.local is empty, which removeDelivery signals by closing d.idle, or until ctx ends.
+// awaitLocal waits until d.local is empty, which forgetLocal signals by closing d.idle, or until ctx ends.
 func (d *Deliverer) awaitLocal(ctx context.Context) {
 	d.mu.Lock()
 	idle := make(chan struct{})

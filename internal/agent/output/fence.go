@@ -20,8 +20,7 @@ const (
 
 const (
 	fence = "```"
-	// maxPending is how many bytes a Fence holds back at most. If there is more white space around a fence, the fence
-	// counts as text.
+	// maxPending is how many bytes a Fence holds back at most. A fence in more white space counts as text.
 	maxPending = 256
 )
 
@@ -35,9 +34,9 @@ func (f *Fence) Add(piece string) string {
 	if f.state == undecided && !f.decide() {
 		return ""
 	}
-	n := len(f.pending) - f.possibleFenceBytes()
-	ready := f.pending[:n]
-	f.pending = f.pending[n:]
+	textEnd := len(f.pending) - f.possibleFenceBytes()
+	ready := f.pending[:textEnd]
+	f.pending = f.pending[textEnd:]
 	return ready
 }
 
@@ -55,21 +54,18 @@ func (f *Fence) End() string {
 // text. It returns false if it needs more of the text to decide.
 func (f *Fence) decide() bool {
 	text := strings.TrimLeft(f.pending, " \t\r\n")
-	marker, rest, isComplete := strings.Cut(text, "\n") // the fence's line, which may name a language
-	size := len(f.pending) - len(text) + len(marker)
-	mayBeFence := strings.HasPrefix(marker, fence[:min(len(fence), len(marker))])
-	language := strings.TrimRight(strings.TrimPrefix(marker, fence), " \t\r")
+	line, rest, isComplete := strings.Cut(text, "\n")
+	size := len(f.pending) - len(text) + len(line)
+	language, hasFence := strings.CutPrefix(line, fence)
+	mayBeFence := hasFence || !isComplete && strings.HasPrefix(fence, line)
 	// If JSON or more backquotes follow on the same line, the line is not an opening fence.
-	hasText := len(marker) >= len(fence) && strings.ContainsAny(language, "`{[\"")
+	hasText := hasFence && strings.ContainsAny(language, "`{[\"")
 	switch {
 	case size > maxPending, !mayBeFence, hasText:
 		f.state = noFence
 		return true
 	case !isComplete:
 		return false
-	case !strings.HasPrefix(marker, fence):
-		f.state = noFence
-		return true
 	}
 	f.state = inFence
 	f.pending = rest
@@ -77,21 +73,21 @@ func (f *Fence) decide() bool {
 }
 
 // possibleFenceBytes returns how many bytes at the end of the pending text may belong to the closing fence: up to three
-// backquotes with white space around them. If these are more than maxPending bytes, it returns 0, because they then
-// count as text.
+// backquotes with white space around them. It returns 0 if these are more than maxPending bytes, which count as text.
 func (f *Fence) possibleFenceBytes() int {
 	if f.state == noFence {
 		return 0
 	}
 	const space = " \t\r\n"
-	rest := strings.TrimRight(f.pending, space)
-	ticks := len(rest) - len(strings.TrimRight(rest, "`"))
-	if ticks > len(fence) {
+	upToMarks := strings.TrimRight(f.pending, space)
+	beforeMarks := strings.TrimRight(upToMarks, "`")
+	if len(upToMarks)-len(beforeMarks) > len(fence) {
 		return 0
 	}
-	rest = strings.TrimRight(rest[:len(rest)-ticks], space)
-	if n := len(f.pending) - len(rest); n <= maxPending {
-		return n
+	beforeFence := strings.TrimRight(beforeMarks, space)
+	size := len(f.pending) - len(beforeFence)
+	if size > maxPending {
+		return 0
 	}
-	return 0
+	return size
 }

@@ -12,8 +12,8 @@ package output
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -35,26 +35,17 @@ type InvalidError struct{ Pointer, Detail string }
 
 func (e *InvalidError) Error() string { return strings.TrimPrefix(e.Pointer+": "+e.Detail, ": ") }
 
-// Compile compiles a JSON Schema, of draft 2020-12 or, if $schema says so, of draft-07. An error is an *InvalidError.
+// Compile compiles a JSON Schema of at most MaxSchema bytes, of draft 2020-12 or, if $schema says so, of draft-07. An
+// error is an *InvalidError.
 func Compile(raw json.RawMessage) (*Schema, error) {
-	s, err := compile(raw)
-	if err != nil && !errors.As(err, new(*InvalidError)) {
-		err = &InvalidError{Detail: err.Error()}
-	}
-	return s, err
-}
-
-// compile does the work of Compile: it compiles the schema, and checks its size and its keywords' types. Its errors may
-// have any type.
-func compile(raw json.RawMessage) (*Schema, error) {
 	if len(raw) > MaxSchema {
-		return nil, fmt.Errorf("it is larger than %d bytes", MaxSchema)
+		return nil, &InvalidError{Detail: fmt.Sprintf("it is larger than %d bytes", MaxSchema)}
 	}
 	compiled, err := schema.Compile(raw)
 	if err != nil {
-		return nil, err
+		return nil, &InvalidError{Detail: err.Error()}
 	}
-	if wrong := schema.CheckTypes(raw); wrong != nil {
+	if wrong := schema.CheckTypes(raw); wrong != nil { // schema.Compile ignores an unknown type
 		return nil, &InvalidError{wrong.Pointer, "it " + wrong.Detail}
 	}
 	return &Schema{compiled}, nil
@@ -69,11 +60,11 @@ func (s *Schema) Check(text string) (value json.RawMessage, problems []Problem) 
 	if problems := s.compiled.Validate(json.RawMessage(text)); len(problems) > 0 {
 		return nil, problems
 	}
-	var line bytes.Buffer
-	if err := json.Compact(&line, []byte(text)); err != nil {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, []byte(text)); err != nil {
 		return nil, []Problem{{Detail: "the answer is not JSON"}}
 	}
-	return line.Bytes(), nil
+	return compact.Bytes(), nil
 }
 
 // RepairPrompt returns the message that tells the model what is wrong with its answer and asks for another one.
@@ -81,11 +72,7 @@ func RepairPrompt(problems []Problem) string {
 	var b strings.Builder
 	b.WriteString("Your answer does not conform to the JSON Schema that it must have:\n")
 	for _, p := range problems {
-		at := p.Pointer
-		if at == "" {
-			at = "(the whole answer)"
-		}
-		fmt.Fprintf(&b, "- %s: %s\n", at, p.Detail)
+		fmt.Fprintf(&b, "- %s: %s\n", cmp.Or(p.Pointer, "(the whole answer)"), p.Detail)
 	}
 	b.WriteString("Write the whole answer again, as JSON that conforms to the schema. " +
 		"Write nothing else: no explanation and no code fence.")

@@ -4,8 +4,7 @@
 //	text, err := p.Render(tools, run.Created)
 //	other, err := p.WithTemplate(textOfAnAgent) // for the same user and time zone
 //
-// New executes the template once, so that mistakes are found when the service starts. A Prompt may be used
-// concurrently.
+// New executes the template once, so that mistakes are found at the start. A Prompt may be used concurrently.
 package prompt
 
 import (
@@ -101,26 +100,26 @@ func (t toolLines) String() string {
 	return b.String()
 }
 
-// Render returns the prompt of a run that was created at the time now. Because executing a template is slow, Render
+// Render returns the prompt of a run that was created at that time. Because executing a template is slow, Render
 // returns the last result again if that had the same second and the same slice of tools. The caller must not change
 // tools afterwards. It returns an error if the template cannot be executed.
-func (p *Prompt) Render(tools []catalog.Tool, now time.Time) (string, error) {
+func (p *Prompt) Render(tools []catalog.Tool, created time.Time) (string, error) {
 	last := p.last.Load()
-	if last != nil && last.second == now.Unix() && isSameSlice(last.tools, tools) {
+	if last != nil && last.second == created.Unix() && isSameSlice(last.tools, tools) {
 		return last.text, nil
 	}
-	now = now.In(p.options.Location)
+	localTime := created.In(p.options.Location)
 	var b strings.Builder
 	err := p.template.Execute(&b, map[string]any{
 		"username":   p.options.Username,
-		"today_long": now.Format("Monday, 02 January 2006, 15:04:05 MST"),
-		"today_iso":  now.Format(time.DateOnly),
+		"today_long": localTime.Format("Monday, 02 January 2006, 15:04:05 MST"),
+		"today_iso":  localTime.Format(time.DateOnly),
 		"tools":      toolLines(tools),
 	})
 	if err != nil {
 		return "", fmt.Errorf("execute the system prompt: %w", err)
 	}
-	p.last.Store(&renderedPrompt{second: now.Unix(), tools: tools, text: b.String()})
+	p.last.Store(&renderedPrompt{second: created.Unix(), tools: tools, text: b.String()})
 	return b.String(), nil
 }
 

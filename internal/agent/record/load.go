@@ -38,16 +38,23 @@ func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export
 	if !run.Last.Terminal() {
 		return nil, ErrNotEnded
 	}
-	doc := &export.Document{
-		Version: export.Version, Service: r.Service, Messages: []export.Message{}, Tools: []export.Tool{},
-		Run: export.Run{
-			ID: run.ID, ThreadID: run.ThreadID, TraceID: run.TraceID, ParentID: run.ParentID, Agent: run.Agent,
-			Subject: run.Owner.Subject, Created: run.Created.UnixMilli(), Status: string(run.Status()),
-		},
+	doc := &export.Document{Version: export.Version, Service: r.Service, Messages: []export.Message{}, Tools: []export.Tool{}}
+	doc.Run = export.Run{
+		ID:       run.ID,
+		ThreadID: run.ThreadID,
+		TraceID:  run.TraceID,
+		ParentID: run.ParentID,
+		Agent:    run.Agent,
+		Subject:  run.Owner.Subject,
+		Created:  run.Created.UnixMilli(),
+		Status:   string(run.Status()),
 	}
-	events, err := r.readEvents(ctx, doc)
+	events, err := event.ReadAll(ctx, r.Log, run.ID)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the events of a run: %w", err)
+	}
+	for _, e := range events {
+		doc.Events = append(doc.Events, e.AppendJSON(nil))
 	}
 	if err := r.addBeginning(ctx, doc, events, run.Created); err != nil {
 		return nil, err
@@ -56,23 +63,6 @@ func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export
 		return nil, err
 	}
 	return doc, r.addInputs(ctx, doc)
-}
-
-// readEvents returns all events of doc's run, and adds their JSON to doc.Events.
-func (r *Recorder) readEvents(ctx context.Context, doc *export.Document) (events []event.Event, _ error) {
-	for {
-		page, err := r.Log.After(ctx, doc.Run.ID, int64(len(events)))
-		if err != nil {
-			return nil, fmt.Errorf("read the events of a run: %w", err)
-		}
-		events = append(events, page.Events...)
-		for _, e := range page.Events {
-			doc.Events = append(doc.Events, e.AppendJSON(nil))
-		}
-		if page.Ended || len(page.Events) == 0 {
-			return events, nil
-		}
-	}
 }
 
 // readResult decodes the JSON that the log stores for a run under name, into the pointer target. found is false if the
@@ -111,28 +101,27 @@ func (r *Recorder) readDefinition(ctx context.Context, hash string, target any) 
 // prompt, and the requests to the model. It lists what the log no longer has in doc.Missing. The question, the model
 // and the metadata come from the start event, because they are stored only there. events must not be empty. created is
 // the time for which the system prompt is rendered.
-func (r *Recorder) addBeginning(
-	ctx context.Context, doc *export.Document, events []event.Event, created time.Time,
-) error {
-	start, _ := events[0].Body.(event.Start)
-	doc.Request = export.Request{Question: start.Question, Model: start.Model, Metadata: start.Metadata}
-	begin, found, err := r.readBeginning(ctx, doc.Run.ID)
+func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, events []event.Event, created time.Time) error {
+	begin, isStored, err := r.readBeginning(ctx, doc.Run.ID)
 	if err != nil {
 		return err
 	}
-	if !found {
-		doc.Missing = append(doc.Missing, "what the run began with")
-		return nil
-	}
-	doc.Request, doc.History = begin.Request, begin.History
+	start, _ := events[0].Body.(event.Start)
+	doc.Request = begin.Request // empty if it is not stored
 	doc.Request.Question = start.Question
 	doc.Request.Model = start.Model
 	doc.Request.Metadata = start.Metadata
+	if !isStored {
+		doc.Missing = append(doc.Missing, "what the run began with")
+		return nil
+	}
+	doc.History = begin.History
 	doc.Messages = begin.Messages
 	if begin.Messages == nil {
 		doc.Messages = []export.Message{{Role: "user", Text: start.Question}}
 	}
-	if found, err := r.addSettings(ctx, doc, begin.Context); err != nil || !found {
+	hasSettings, err := r.addSettings(ctx, doc, begin.Context)
+	if err != nil || !hasSettings {
 		return err
 	}
 	if text, ok := renderPrompt(doc, created, begin.System); ok {
@@ -140,7 +129,10 @@ func (r *Recorder) addBeginning(
 	} else {
 		doc.Missing = append(doc.Missing, "the system prompt")
 	}
-	return r.addRequests(ctx, doc, begin, events)
+	if !begin.Requests {
+		return nil
+	}
+	return r.addRequests(ctx, doc, events)
 }
 
 // readBeginning reads a run's beginning, which is divided into several notes because the size of a note is limited.
@@ -215,7 +207,7 @@ func renderPrompt(doc *export.Document, created time.Time, checksum string) (tex
 	}
 	for _, tools := range candidates {
 		text, err := Render(doc.Settings.Prompt, doc.Request.Instructions, tools, created)
-		if err == nil && export.Digest([]byte(text))[:checksumBytes] == checksum {
+		if err == nil && export.Digest([]byte(text))[:checksumDigits] == checksum {
 			return text, true
 		}
 	}
@@ -223,8 +215,7 @@ func renderPrompt(doc *export.Document, created time.Time, checksum string) (tex
 }
 
 // Render renders a system prompt like the agent: the template t, then t.Instructions, then the request's instructions,
-// which may be "". tools and created are the template's values. It returns an error if the time zone is unknown or the
-// template cannot be executed.
+// which may be "". tools and created are the template's values. An error is about the time zone or the template.
 func Render(t export.Template, instructions string, tools []catalog.Tool, created time.Time) (string, error) {
 	zone, err := time.LoadLocation(cmp.Or(t.Timezone, "UTC"))
 	if err != nil {
@@ -245,11 +236,8 @@ func Render(t export.Template, instructions string, tools []catalog.Tool, create
 	return text, nil
 }
 
-// addRequests adds the requests to the model to doc, if b says that the run recorded them.
-func (r *Recorder) addRequests(ctx context.Context, doc *export.Document, b beginning, events []event.Event) error {
-	if !b.Requests {
-		return nil
-	}
+// addRequests adds the requests to the model in all steps to doc.
+func (r *Recorder) addRequests(ctx context.Context, doc *export.Document, events []event.Event) error {
 	for _, e := range events {
 		if started, ok := e.Body.(event.StepStart); ok {
 			if err := r.addStepRequests(ctx, doc, started.Step); err != nil {
@@ -265,17 +253,17 @@ func (r *Recorder) addRequests(ctx context.Context, doc *export.Document, b begi
 // earlier ones with the same number. But if an earlier attempt made more requests, the remaining ones are still stored;
 // their attempt differs from the first request's, and they are left out.
 func (r *Recorder) addStepRequests(ctx context.Context, doc *export.Document, step int) error {
-	attempt := 0 // the attempt of the step's first request
+	firstAttempt := 0 // the attempt of the step's first request
 	for try := 1; ; try++ {
 		var request storedRequest
-		found, err := r.readResult(ctx, doc.Run.ID, requestKey(step, try), &request)
-		if err != nil {
+		isStored, err := r.readResult(ctx, doc.Run.ID, requestKey(step, try), &request)
+		if err != nil || !isStored {
 			return err
 		}
 		if try == 1 {
-			attempt = request.Attempt
+			firstAttempt = request.Attempt
 		}
-		if !found || request.Attempt != attempt {
+		if request.Attempt != firstAttempt {
 			return nil
 		}
 		doc.ModelRequests = append(doc.ModelRequests, request.ModelRequest)
@@ -286,22 +274,12 @@ func (r *Recorder) addStepRequests(ctx context.Context, doc *export.Document, st
 // is the number of runs above doc's run. At maxLevels, child runs are left out.
 func (r *Recorder) addCalls(ctx context.Context, doc *export.Document, events []event.Event, level int) error {
 	for _, e := range events {
-		callID, childID, truncated := "", "", false
-		switch body := e.Body.(type) {
-		case event.ToolResult:
-			callID = body.CallID
-			childID = body.ChildRunID
-			truncated = body.Truncated != nil
-		case event.ToolError:
-			callID = body.CallID
-			childID = body.ChildRunID
-			truncated = body.Truncated != nil
-		}
-		if truncated {
-			if err := r.addResult(ctx, doc, callID); err != nil {
+		if hasPartOfResult(e) {
+			if err := r.addResult(ctx, doc, e.CallID()); err != nil {
 				return err
 			}
 		}
+		childID, _ := e.EndsCall()
 		if childID == "" || level == maxLevels {
 			continue
 		}
@@ -310,6 +288,17 @@ func (r *Recorder) addCalls(ctx context.Context, doc *export.Document, events []
 		}
 	}
 	return nil
+}
+
+// hasPartOfResult reports whether e ended a call and has only a part of the call's result.
+func hasPartOfResult(e event.Event) bool {
+	switch body := e.Body.(type) {
+	case event.ToolResult:
+		return body.Truncated != nil
+	case event.ToolError:
+		return body.Truncated != nil
+	}
+	return false
 }
 
 // addChild adds a child run's document to doc.Children. If the child run was deleted or has not ended, it is listed in
@@ -331,11 +320,11 @@ func (r *Recorder) addChild(ctx context.Context, doc *export.Document, childID s
 // addResult adds a call's full result to doc.Results or, if the log no longer has it, lists it in doc.Missing.
 func (r *Recorder) addResult(ctx context.Context, doc *export.Document, callID string) error {
 	var result json.RawMessage
-	found, err := r.readResult(ctx, doc.Run.ID, callID, &result)
+	isStored, err := r.readResult(ctx, doc.Run.ID, callID, &result)
 	if err != nil {
 		return err
 	}
-	if !found {
+	if !isStored {
 		doc.Missing = append(doc.Missing, "the whole result of the call "+callID)
 		return nil
 	}
@@ -349,8 +338,9 @@ func (r *Recorder) addResult(ctx context.Context, doc *export.Document, callID s
 // addInputs adds people's answers to doc. It leaves out inputs with which the run closed an unanswered question itself,
 // because the run's events show that.
 func (r *Recorder) addInputs(ctx context.Context, doc *export.Document) error {
-	for pos := int64(0); ; {
-		page, err := r.Log.Inputs(ctx, doc.Run.ID, pos)
+	position := int64(0) // of the last input that was read; 0 before the first one
+	for {
+		page, err := r.Log.Inputs(ctx, doc.Run.ID, position)
 		if err != nil {
 			return fmt.Errorf("read the inputs of a run: %w", err)
 		}
@@ -358,9 +348,9 @@ func (r *Recorder) addInputs(ctx context.Context, doc *export.Document) error {
 			return nil
 		}
 		for _, in := range page.Inputs {
-			pos = in.Pos
-			var closed struct{ Closed bool }
-			if json.Unmarshal(in.Data, &closed) == nil && closed.Closed {
+			position = in.Pos
+			var byRun struct{ Closed bool } // set in an input of the run itself
+			if json.Unmarshal(in.Data, &byRun) == nil && byRun.Closed {
 				continue
 			}
 			doc.Inputs = append(doc.Inputs, export.Input{ID: in.ID, Data: in.Data})

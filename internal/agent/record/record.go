@@ -1,5 +1,4 @@
-// Package record stores, with each run, what the run's export needs but its events do not contain. It builds the export
-// from both.
+// Package record stores what a run's export needs but its events do not contain. It builds the export from both.
 //
 //	r := record.New(record.Options{Log: log, Retention: time.Hour})
 //	err := r.Begin(ctx, run.ID, record.Beginning{Request: request, Tools: list}) // once, before the first step
@@ -18,7 +17,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -108,7 +109,7 @@ func NewToolList(tools []catalog.Tool) *ToolList { return &ToolList{tools: tools
 type beginning struct {
 	Request  export.Request   `json:"request"`
 	Context  string           `json:"context"` // the hash of a sharedContext
-	System   string           `json:"system"`  // the first checksumBytes of the system prompt's hash
+	System   string           `json:"system"`  // the first checksumDigits of the system prompt's hash
 	Messages []export.Message `json:"messages,omitempty"`
 	History  int              `json:"history,omitempty"`
 	Requests bool             `json:"requests,omitempty"`
@@ -120,9 +121,9 @@ type sharedContext struct {
 	Tools    []string        `json:"tools"` // hashes of definitions
 }
 
-// checksumBytes is how many hex digits of the system prompt's hash are stored. That is enough to check that an export
+// checksumDigits is how many hex digits of the system prompt's hash are stored. That is enough to check that an export
 // renders the same text.
-const checksumBytes = 16
+const checksumDigits = 16
 
 // Begin stores what a run begins with. After an error the run may continue, but its export will be incomplete. Begin
 // stores the beginning itself even if it cannot store a definition.
@@ -131,10 +132,10 @@ func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error
 	if err != nil {
 		return fmt.Errorf("encode the settings of a run: %w", err)
 	}
-	hashes, defineErr := r.defineTools(ctx, begin.Tools)
+	toolHashes, toolsErr := r.defineTools(ctx, begin.Tools)
 
 	// shared is the JSON of a sharedContext, built by hand so that the encoded hashes of the tools can be reused.
-	shared := slices.Concat([]byte(`{"settings":`), settings, []byte(`,"tools":[`), hashes)
+	shared := slices.Concat([]byte(`{"settings":`), settings, []byte(`,"tools":[`), toolHashes)
 	definitions := make(map[string][]byte) // by hash
 	for _, t := range begin.Offered {
 		data, err := json.Marshal(export.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema})
@@ -150,16 +151,17 @@ func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error
 	stored := beginning{
 		Request:  begin.Request,
 		Context:  export.Digest(shared),
-		System:   export.Digest([]byte(begin.System))[:checksumBytes],
+		System:   export.Digest([]byte(begin.System))[:checksumDigits],
 		History:  begin.History,
 		Requests: begin.Requests,
 	}
 	if begin.Messages != nil {
-		stored.Messages = messages(begin.Messages)
+		stored.Messages = exportMessages(begin.Messages)
 	}
 	definitions[stored.Context] = shared
-	defineErr = errors.Join(defineErr, r.define(ctx, definitions))
-	return errors.Join(r.addBeginningNotes(ctx, run, stored), defineErr)
+	defineErr := r.define(ctx, definitions)
+	notesErr := r.addBeginningNotes(ctx, run, stored)
+	return errors.Join(notesErr, toolsErr, defineErr)
 }
 
 // addBeginningNotes adds the beginning to the run's notes, in pieces. It does not wait for the log: the notes are
@@ -182,20 +184,19 @@ func appendHash(array []byte, hash string) []byte {
 	if n := len(array); n > 0 && array[n-1] != '[' {
 		array = append(array, ',')
 	}
-	return append(append(append(array, '"'), hash...), '"')
+	return strconv.AppendQuote(array, hash)
 }
 
 // defineTools stores the definitions of list's tools, unless all were stored less than the retention ago. It returns
 // their hashes as the elements of a JSON array without brackets, even if it returns an error.
 func (r *Recorder) defineTools(ctx context.Context, list *ToolList) (hashes []byte, err error) {
 	list.mu.Lock()
-	hashes, storedAt := list.hashes, list.storedAt
+	knownHashes, isFresh := list.hashes, time.Since(list.storedAt) < r.Retention
 	list.mu.Unlock()
-	if time.Since(storedAt) < r.Retention {
-		return hashes, nil
+	if isFresh {
+		return knownHashes, nil
 	}
 
-	hashes = nil
 	allHashes := make([]string, 0, len(list.tools))
 	definitions := make(map[string][]byte)
 	for _, t := range list.tools {
@@ -207,7 +208,7 @@ func (r *Recorder) defineTools(ctx context.Context, list *ToolList) (hashes []by
 		hashes = appendHash(hashes, hash)
 	}
 	err = r.define(ctx, definitions)
-	storedAt = r.oldestOf(allHashes)
+	storedAt := r.oldestOf(allHashes)
 
 	list.mu.Lock()
 	defer list.mu.Unlock()
@@ -222,8 +223,8 @@ func (r *Recorder) oldestOf(hashes []string) time.Time {
 	defer r.mu.Unlock()
 	oldest := time.Now()
 	for _, hash := range hashes {
-		if at := r.storedAt[hash]; at.Before(oldest) {
-			oldest = at
+		if storedAt := r.storedAt[hash]; storedAt.Before(oldest) {
+			oldest = storedAt
 		}
 	}
 	return oldest
@@ -234,10 +235,10 @@ func (r *Recorder) oldestOf(hashes []string) time.Time {
 func (r *Recorder) hashTool(tool catalog.Tool) (hash string, definition []byte) {
 	key := toolKey{version: tool.Version(), name: tool.Name, server: tool.Server, needsApproval: tool.NeedsApproval}
 	r.mu.Lock()
-	hash, cached := r.toolHashes[key]
-	cached = cached && key.version != "" && r.isFreshLocked(hash)
+	hash, isCached := r.toolHashes[key]
+	needNotStore := isCached && key.version != "" && r.isFreshLocked(hash)
 	r.mu.Unlock()
-	if cached {
+	if needNotStore {
 		return hash, nil
 	}
 	definition, _ = json.Marshal(Definition(tool)) // cannot fail, because schemas are valid JSON
@@ -265,11 +266,10 @@ func Definition(t catalog.Tool) export.Tool {
 }
 
 // isFreshLocked reports whether the log will keep a definition as long as the events of a run that begins now. It keeps
-// definitions for twice the retention, so the definition must have been stored less than the retention ago. The caller
-// must hold r.mu.
+// definitions for twice the retention, so this one must be younger than the retention. r.mu must be held.
 func (r *Recorder) isFreshLocked(hash string) bool {
-	at, ok := r.storedAt[hash]
-	return ok && time.Since(at) < r.Retention
+	storedAt, isStored := r.storedAt[hash]
+	return isStored && time.Since(storedAt) < r.Retention
 }
 
 // define stores definitions, which are keyed by hash, except those that are fresh (isFreshLocked). It stores up to
@@ -288,10 +288,11 @@ func (r *Recorder) define(ctx context.Context, definitions map[string][]byte) er
 	}
 	errs := make([]error, storeWorkers)
 	var wg sync.WaitGroup
-	for w := range storeWorkers {
+	for worker := range storeWorkers {
 		wg.Go(func() {
-			for i := w; i < len(missing); i += storeWorkers {
-				errs[w] = errors.Join(errs[w], r.defineOne(ctx, missing[i], definitions[missing[i]]))
+			for i := worker; i < len(missing); i += storeWorkers {
+				hash := missing[i]
+				errs[worker] = errors.Join(errs[worker], r.defineOne(ctx, hash, definitions[hash]))
 			}
 		})
 	}
@@ -329,7 +330,7 @@ func (r *Recorder) defineOne(ctx context.Context, hash string, data []byte) erro
 func (r *Recorder) markStored(hash string, size int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, counted := r.storedAt[hash]; !counted {
+	if _, isMarked := r.storedAt[hash]; !isMarked {
 		if r.storedBytes+size > maxDefinitions {
 			r.forgetExpiredLocked()
 		}
@@ -346,7 +347,7 @@ func (r *Recorder) markStored(hash string, size int) error {
 func (r *Recorder) unmarkStored(hash string, size int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, counted := r.storedAt[hash]; counted {
+	if _, isMarked := r.storedAt[hash]; isMarked {
 		delete(r.storedAt, hash)
 		r.storedBytes -= size
 	}
@@ -355,11 +356,9 @@ func (r *Recorder) unmarkStored(hash string, size int) {
 // forgetExpiredLocked removes definitions that the log no longer has from storedAt. It does not know their sizes, so it
 // resets storedBytes only when no definition is left. The caller must hold r.mu.
 func (r *Recorder) forgetExpiredLocked() {
-	for hash, at := range r.storedAt {
-		if time.Since(at) >= 2*r.Retention {
-			delete(r.storedAt, hash)
-		}
-	}
+	maps.DeleteFunc(r.storedAt, func(_ string, storedAt time.Time) bool {
+		return time.Since(storedAt) >= 2*r.Retention
+	})
 	if len(r.storedAt) == 0 {
 		r.storedBytes = 0
 	}
@@ -379,8 +378,13 @@ type storedRequest struct {
 // again, and attempt distinguishes its new requests from those before the takeover.
 func (r *Recorder) AddRequest(ctx context.Context, run string, step, try, attempt int, request llm.Request) error {
 	recorded := export.ModelRequest{
-		Step: step, Model: request.Model, Messages: messages(request.Messages), ToolChoice: request.ToolChoice,
-		MaxTokens: request.MaxTokens, Sampling: request.Sampling, OutputSchema: request.OutputSchema,
+		Step:         step,
+		Model:        request.Model,
+		Messages:     exportMessages(request.Messages),
+		ToolChoice:   request.ToolChoice,
+		MaxTokens:    request.MaxTokens,
+		Sampling:     request.Sampling,
+		OutputSchema: request.OutputSchema,
 	}
 	for _, t := range request.Tools {
 		recorded.Tools = append(recorded.Tools, t.Name)
@@ -398,19 +402,18 @@ func (r *Recorder) AddRequest(ctx context.Context, run string, step, try, attemp
 // requestKey returns the name under which a request is stored among its run's results.
 func requestKey(step, try int) string { return fmt.Sprintf("%s %d %d", requestName, step, try) }
 
-// messages converts messages to the form that exports use. It leaves out their llm.Extensions, which only the provider
-// that sent them can read.
-func messages(all []llm.Message) []export.Message {
-	out := make([]export.Message, len(all))
-	for i, m := range all {
-		x := export.Message{Role: string(m.Role), Text: m.Text, CallID: m.CallID, Tool: m.Tool, Failed: m.Failed}
+// exportMessages converts messages to the form that exports use. It leaves out their llm.Extensions, which only the
+// provider that sent them can read.
+func exportMessages(messages []llm.Message) []export.Message {
+	out := make([]export.Message, len(messages))
+	for i, m := range messages {
+		out[i] = export.Message{Role: string(m.Role), Text: m.Text, CallID: m.CallID, Tool: m.Tool, Failed: m.Failed}
 		for _, c := range m.Calls {
-			x.Calls = append(x.Calls, export.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
+			out[i].Calls = append(out[i].Calls, export.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
 		}
-		for _, f := range m.Media {
-			x.Media = append(x.Media, export.Media(f))
+		for _, file := range m.Media {
+			out[i].Media = append(out[i].Media, export.Media(file))
 		}
-		out[i] = x
 	}
 	return out
 }
@@ -418,8 +421,7 @@ func messages(all []llm.Message) []export.Message {
 // Executing identifies the run that a context belongs to.
 type Executing struct {
 	Run string
-	// Parent is the run that started Run, and Call the id of its call that did. Both are "" if an API client started
-	// Run.
+	// Parent is the run that started Run, and Call the id of its call that did. Both are "" if a client started Run.
 	Parent, Call string
 }
 

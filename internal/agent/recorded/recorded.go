@@ -25,11 +25,10 @@ type Inputs struct {
 	// Charge blocks until the recording charges a call to its run's budget or, if child is not "", until it charges
 	// what the call's child run has used. It returns early if untilRelinquished ends.
 	Charge func(untilRelinquished context.Context, run, callID, child string)
-	// Suspends reports whether the run's next event in the recording is suspended. If ok is false, the run decides
-	// itself.
+	// Suspends reports whether the run's next event in the recording is suspended. If ok is false, the run decides.
 	Suspends func(run string) (suspends, ok bool)
-	// ChildBudget returns the budget and the tool choice of a call's child run. If ok is false, they are computed from
-	// the parent's budget.
+	// ChildBudget returns the budget and the tool choice of a call's child run. If ok is false, the parent's budget
+	// decides.
 	ChildBudget func(run, callID string) (limits budget.Limits, tools llm.ToolChoice, ok bool)
 	// Decision returns what rules and hooks decided about a call.
 	Decision func(run, callID string) Decision

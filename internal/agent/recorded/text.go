@@ -1,8 +1,7 @@
 package recorded
 
 // Texts that say in a recording why a call failed or a question was not answered. The run loop writes them into events.
-// Package rerun reads them, because events have no other member that distinguishes these reasons from those of rules
-// and hooks.
+// Package rerun reads them, because nothing else in events distinguishes these reasons from those of rules and hooks.
 const (
 	BudgetUsedUp    = "The run's budget is used up" // followed by the limit
 	LimitOfTurn     = "Only "                       // followed by how many calls or agents one turn may have

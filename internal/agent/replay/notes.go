@@ -58,20 +58,21 @@ type partJoiner struct {
 	data   []byte // the argument of Parts; nil until all parts have been added
 }
 
-// addPart adds a part, given as its words. If that was the last part, it sets data and returns true. It ignores words
-// that are not a part.
+// addPart adds a part, given as its words. After the last part, it sets data and returns true. It ignores other words.
 func (j *partJoiner) addPart(words []string) (complete bool) {
 	if len(words) != 3 {
 		return false
 	}
-	index, count, piece := words[0], words[1], words[2]
-	n, err := strconv.Atoi(index)
-	if n == 0 {
+	index, err := strconv.Atoi(words[0])
+	if err != nil {
+		return false
+	}
+	if index == 0 {
 		j.pieces = ""
 	}
+	count, piece := words[1], words[2]
 	j.pieces += piece
-	isLast := err == nil && strconv.Itoa(n+1) == count
-	if !isLast {
+	if strconv.Itoa(index+1) != count { // not the last part
 		return false
 	}
 	data, err := base64.StdEncoding.DecodeString(j.pieces)

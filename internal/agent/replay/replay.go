@@ -50,14 +50,13 @@ func (s *State) HasCallOf(tool string) bool {
 	if s == nil {
 		return false
 	}
-	for n := range s.Steps {
-		step := s.Step(n + 1)
-		if step == nil { // the step did not end, and will run again
+	for _, step := range s.Steps {
+		if !step.Ended { // it will run again
 			continue
 		}
 		for _, c := range step.Calls {
-			failed, _ := c.End.(event.ToolError)
-			if c.Tool == tool && failed.Kind != "unknown_tool" {
+			failure, _ := c.End.(event.ToolError)
+			if c.Tool == tool && failure.Kind != "unknown_tool" {
 				return true
 			}
 		}
@@ -79,8 +78,7 @@ type Step struct {
 	Extensions                string // the contents of NoteExtensions, joined: JSON in base64
 	Model                     string // the model that answered; "" if it is the same as in the step before
 	Upstream                  string // the endpoint's name for the model; "" if it is the same as in the step before
-	// HookAddition is what the pre_model_call hook adds to the step's requests; nil for nothing. It is kept when the
-	// step is reset.
+	// HookAddition is what the pre_model_call hook adds to the step's requests; nil for nothing. A reset keeps it.
 	HookAddition []byte
 	RefusedLimit string // the limit that a person refused to raise; "" if none
 
@@ -100,8 +98,7 @@ type Call struct {
 	// Approval is the newest approval asked for, and Resolution the decision about it; nil if there is none.
 	Approval   *event.Interrupt
 	Resolution *event.ApprovalResolved
-	// Elicitations are the server's questions that are still open. Elicited has the resolutions of the others, by
-	// interrupt id.
+	// Elicitations are the server's open questions. Elicited has the resolutions of the others, by interrupt id.
 	Elicitations []event.Interrupt
 	Elicited     map[string]event.ElicitationResolved
 
@@ -153,24 +150,24 @@ func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State
 	for _, in := range inputs {
 		state.Inputs[in.ID] = in.Data
 	}
-	n := noteReader{State: state, byKey: make(map[string]*Call)}
-	var countFrom int64 // the previous event's time; 0 if the time until the next event does not count
+	reader := noteReader{State: state, byKey: make(map[string]*Call)}
+	var countedFrom int64 // the previous event's time; 0 if the time from there to the next event is not charged
 	for _, e := range events {
-		if countFrom > 0 {
-			state.Used += time.Duration(e.Time-countFrom) * time.Millisecond
+		if countedFrom > 0 {
+			state.Used += time.Duration(e.Time-countedFrom) * time.Millisecond
 		}
-		countFrom = e.Time
+		countedFrom = e.Time
 		state.applyEvent(e)
-		if c, ok := e.Body.(event.ToolCallStart); ok {
-			n.byKey[CallKey(c.CallID)] = state.Calls[c.CallID]
-		}
-		if _, suspended := e.Body.(event.Suspended); suspended {
-			countFrom = 0
+		switch body := e.Body.(type) {
+		case event.ToolCallStart:
+			reader.byKey[CallKey(body.CallID)] = state.Calls[body.CallID]
+		case event.Suspended:
+			countedFrom = 0
 		}
 		for ; len(notes) > 0 && notes[0].After <= e.Seq; notes = notes[1:] {
-			processChanged := n.applyNote(strings.Fields(string(notes[0].Data)))
+			processChanged := reader.applyNote(strings.Fields(string(notes[0].Data)))
 			if processChanged {
-				countFrom = 0 // no process executed the run until the next event
+				countedFrom = 0 // no process executed the run until the next event
 			}
 		}
 	}
@@ -227,8 +224,7 @@ type noteReader struct {
 }
 
 // applyNote applies one note, given as its words, to the state. It returns true if at this note a process stopped
-// executing the run, or another one took over. It ignores notes about unknown calls, notes about a step before there is
-// one, and notes of other kinds.
+// executing the run, or another one took over. It ignores notes about unknown calls or steps, and notes of other kinds.
 func (n *noteReader) applyNote(words []string) (processChanged bool) {
 	if len(words) == 0 {
 		return false
@@ -339,8 +335,8 @@ func (s *State) applyEvent(e event.Event) {
 			s.Reported[body.Limit] = 100
 		}
 	case event.BudgetRequired:
-		asked, _ := InterruptOf(e)
-		s.BudgetQuestion = &asked
+		question, _ := InterruptOf(e)
+		s.BudgetQuestion = &question
 	case event.BudgetResolved:
 		s.applyBudgetResolved(body, step)
 	case event.Suspended:
@@ -367,9 +363,9 @@ func (s *State) applyBudgetResolved(resolved event.BudgetResolved, step *Step) {
 
 // applyCallEvent applies an event about a call. It ignores other events.
 func (s *State) applyCallEvent(e event.Event) {
-	asked, resolvedID := InterruptOf(e)
-	if asked.ID != "" {
-		s.addQuestion(asked)
+	question, resolvedID := InterruptOf(e)
+	if question.ID != "" {
+		s.addQuestion(question)
 		return
 	}
 	if resolvedID != "" && s.resolveRelayed(resolvedID) {
@@ -377,7 +373,7 @@ func (s *State) applyCallEvent(e event.Event) {
 	}
 	switch body := e.Body.(type) {
 	case event.ToolCallStart:
-		c := &Call{Call: body.Call, ByClient: body.Executor == event.Client}
+		c := &Call{Call: body.Call, ByClient: body.Executor == event.Client, Elicited: make(map[string]event.ElicitationResolved)}
 		s.Calls[body.CallID] = c
 		if step := s.lastStep(); step != nil {
 			step.Calls = append(step.Calls, c)
@@ -397,28 +393,24 @@ func (s *State) applyCallEvent(e event.Event) {
 	case event.ElicitationResolved:
 		c := s.Calls[body.CallID]
 		c.Elicitations = slices.DeleteFunc(c.Elicitations, func(i event.Interrupt) bool { return i.ID == body.InterruptID })
-		if c.Elicited == nil {
-			c.Elicited = make(map[string]event.ElicitationResolved)
-		}
 		c.Elicited[body.InterruptID] = body
 	}
 }
 
 // addQuestion adds a question to the call that it is about.
-func (s *State) addQuestion(asked event.Interrupt) {
-	call := s.Calls[asked.CallID]
+func (s *State) addQuestion(question event.Interrupt) {
+	call := s.Calls[question.CallID]
 	switch {
-	case asked.ChildRunID != "":
-		call.Relayed = append(call.Relayed, &Relayed{Interrupt: asked})
-	case asked.Kind == event.KindApproval:
-		call.Approval, call.Resolution = &asked, nil
+	case question.ChildRunID != "":
+		call.Relayed = append(call.Relayed, &Relayed{Interrupt: question})
+	case question.Kind == event.KindApproval:
+		call.Approval, call.Resolution = &question, nil
 	default:
-		call.Elicitations = append(call.Elicitations, asked)
+		call.Elicitations = append(call.Elicitations, question)
 	}
 }
 
-// resolveRelayed marks a child run's question as resolved. It returns false if no child run has a question with this
-// id.
+// resolveRelayed marks a child run's question as resolved. It returns false if no child run has such a question.
 func (s *State) resolveRelayed(id string) bool {
 	for _, c := range s.Calls {
 		if q := c.RelayedQuestion(id); q != nil {
@@ -429,8 +421,7 @@ func (s *State) resolveRelayed(id string) bool {
 	return false
 }
 
-// InterruptOf returns the question that an event asks, or the id of the question that the event resolves. For other
-// events, both results are zero.
+// InterruptOf returns the question that an event asks, or the id of the question that it resolves, or else zero values.
 func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
 	switch body := e.Body.(type) {
 	case event.Elicitation:
@@ -449,9 +440,16 @@ func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
 		}, ""
 	case event.ApprovalRequired:
 		return event.Interrupt{
-			ID: body.InterruptID, Kind: event.KindApproval, Call: body.Call, Message: body.Message, Args: body.Args,
-			ArgsSHA256: hexSHA256(body.Args), ToolVersion: body.ToolVersion, CreatedAt: e.Time, ExpiresAt: body.ExpiresAt,
-			ChildRunID: body.ChildRunID,
+			ID:          body.InterruptID,
+			Kind:        event.KindApproval,
+			Call:        body.Call,
+			Message:     body.Message,
+			Args:        body.Args,
+			ArgsSHA256:  hexSHA256(body.Args),
+			ToolVersion: body.ToolVersion,
+			CreatedAt:   e.Time,
+			ExpiresAt:   body.ExpiresAt,
+			ChildRunID:  body.ChildRunID,
 		}, ""
 	case event.BudgetRequired:
 		return event.Interrupt{

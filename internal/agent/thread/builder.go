@@ -9,8 +9,7 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Builder collects a run's steps from its events. Its methods may be called concurrently. The zero value is ready to
-// use.
+// Builder collects a run's steps from its events. Its methods may be called concurrently. The zero value is empty.
 type Builder struct {
 	mu         sync.Mutex // protects the fields below
 	steps      []Step
@@ -58,20 +57,23 @@ func (b *Builder) Add(body event.Body) {
 		})
 	case event.ToolResult:
 		if c := b.callLocked(e.CallID); c != nil {
-			c.Args = e.Args
-			c.ArgsText = ""
-			c.Payload = content.TruncateValue(e.Payload, max(maxResults-b.resultSize, minResult), "")
+			// The event has the arguments that were sent, in which a hook or a person may have changed the model's.
+			c.Args, c.ArgsText = e.Args, ""
+			c.Payload = content.TruncateValue(e.Payload, b.maxResultLocked(), "")
 			b.resultSize += len(c.Payload)
 		}
 	case event.ToolError:
 		if c := b.callLocked(e.CallID); c != nil {
-			text, _ := content.TruncateText(e.Payload, max(maxResults-b.resultSize, minResult), "")
+			text, _ := content.TruncateText(e.Payload, b.maxResultLocked(), "")
 			c.Error = &text
 			c.cancelled = e.Kind == "cancelled"
 			b.resultSize += len(text)
 		}
 	}
 }
+
+// maxResultLocked returns how many bytes the next result may have. The caller must hold b.mu.
+func (b *Builder) maxResultLocked() int { return max(maxResults-b.resultSize, minResult) }
 
 // StepText returns the newest step's text so far.
 func (b *Builder) StepText() string {
@@ -106,21 +108,21 @@ func (b *Builder) callLocked(id string) *Call {
 func (b *Builder) Turn(end event.Body) Turn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	turn := Turn{Version: version, Status: event.Run{Last: event.Event{Body: end}}.Status(), Steps: slices.Clone(b.steps)}
-	if n := len(turn.Steps); n > 0 {
-		turn.Steps[n-1].Text = b.text.String()
-	}
+	ended := event.Run{Last: event.Event{Body: end}}
+	turn := Turn{Version: version, Status: ended.Status(), Steps: slices.Clone(b.steps)}
+	lastText := b.text.String()
 	if end != nil {
-		turn.setLastText(textOf(end))
+		lastText = answerOf(end)
 	}
+	turn.setLastText(lastText)
 	turn.Steps = slices.DeleteFunc(turn.Steps, func(s Step) bool { return s.Text == "" && len(s.Calls) == 0 })
 	turn.dropUnfinishedCalls()
 	turn.dropReplacedSteps()
 	return turn
 }
 
-// textOf returns a terminal event's answer or partial answer.
-func textOf(end event.Body) string {
+// answerOf returns a terminal event's answer or partial answer.
+func answerOf(end event.Body) string {
 	switch e := end.(type) {
 	case event.FinalAnswer:
 		return e.Answer
@@ -149,9 +151,10 @@ func (t *Turn) dropUnfinishedCalls() {
 	for i := range t.Steps {
 		isLast := i == len(t.Steps)-1
 		t.Steps[i].Calls = slices.DeleteFunc(slices.Clone(t.Steps[i].Calls), func(c Call) bool {
-			isOpen := c.Payload == nil && c.Error == nil
-			awaitsCaller := c.byClient && completed
-			return isOpen && !awaitsCaller || c.cancelled && isLast && !completed
+			if completed {
+				return !c.hasResult() && !c.byClient
+			}
+			return !c.hasResult() || c.cancelled && isLast
 		})
 	}
 }

@@ -15,14 +15,12 @@ import (
 var ErrNoTurn = errors.New("the thread does not have that turn")
 
 const (
-	// maxBytes and maxTurns limit the page of turns that Read reads at once. The model's context window usually holds
-	// less.
+	// maxBytes and maxTurns limit the page of turns that Read reads at once. A context window usually holds less.
 	maxBytes = 1 << 20
 	maxTurns = 500
 	// maxPages is how many pages Read searches for the turns of a branch.
 	maxPages = 32
-	// startWait is how long Get and Begin wait for the log to become available, and how long Release waits for a run's
-	// first event.
+	// startWait is how long Get and Begin wait for an unavailable log, and Release for a run's first event.
 	startWait  = 5 * time.Second
 	retryPause = 100 * time.Millisecond // between two attempts of Get and Begin
 )
@@ -33,8 +31,7 @@ type Store struct {
 	Logger *slog.Logger
 }
 
-// Get returns a thread, or event.ErrNotFound if there is none. While the log is unavailable, it retries for up to
-// startWait.
+// Get returns a thread, or event.ErrNotFound. While the log is unavailable, it retries for up to startWait.
 func (s Store) Get(ctx context.Context, owner event.Owner, id string) (t event.Thread, err error) {
 	err = retryUnavailable(ctx, func() error {
 		t, err = s.Log.Thread(ctx, owner, id)
@@ -102,11 +99,15 @@ func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn,
 
 // readBranch implements Read if *after is not "".
 func (s Store) readBranch(ctx context.Context, t event.Thread, after *string) ([]Turn, error) {
-	var branch []Turn // newest turn first
-	next := *after    // the run whose turn comes next in the branch; "" means the next older turn of the thread
-	size := 0
+	if t.Turns == 0 {
+		return nil, ErrNoTurn
+	}
+	var branch []Turn  // newest turn first
+	next := *after     // the run whose turn comes next in the branch; "" means the next older turn of the thread
+	size := 0          // bytes of the turns in branch
+	before := int64(0) // the position before which the next page ends; 0 for the newest page
 	// Read one page more than maxPages, because the turns that precede those of the last page are on the next one.
-	for before, pages := int64(0), 0; t.Turns > 0 && pages <= maxPages; pages++ {
+	for range maxPages + 1 {
 		page, err := s.readPage(ctx, t, before)
 		if err != nil {
 			return nil, err
@@ -160,42 +161,45 @@ func (s Store) decode(ctx context.Context, stored event.Turn) (turn Turn, ok boo
 
 // Release lets other runs of a thread begin if the thread's active run, runID, has ended or is no longer in the log. If
 // the run ended without adding its turn, Release adds it. If the run has not ended, Release returns a *event.BusyError.
-// beginsHere says that this process executes the run, or is about to.
+// If the thread no longer exists, it returns nil. beginsHere says that this process executes the run, or is about to.
 //
 // Release repairs the thread after a process died while it began or ended a run. If a run has no events, Release waits
 // for its first event for up to startWait and then deletes the run: its process may have died before it created the
-// job, and then no process would ever begin the run. If that process is only slow, its next append fails, so it does
-// not begin the run either.
+// job, and then no process would ever begin the run. If the process is only slow, its next append fails.
 func (s Store) Release(ctx context.Context, owner event.Owner, threadID, runID string, beginsHere bool) error {
+	turn, err := s.turnOfEndedRun(ctx, runID, beginsHere)
+	if err != nil {
+		return err
+	}
+	err = s.Log.EndTurn(ctx, owner, threadID, runID, turn)
+	if err != nil && !errors.Is(err, event.ErrNotFound) {
+		return fmt.Errorf("end a turn of a thread: %w", err)
+	}
+	return nil
+}
+
+// turnOfEndedRun returns the encoded turn of a run that has ended, or nil if the log no longer has the run. If the run
+// has not ended, it returns a *event.BusyError. See Release for beginsHere and runs without events.
+func (s Store) turnOfEndedRun(ctx context.Context, runID string, beginsHere bool) ([]byte, error) {
 	run, err := s.Log.Run(ctx, runID)
 	if err == nil && run.Last.Seq == 0 && !beginsHere {
 		run, err = s.awaitFirstEvent(ctx, runID)
 	}
+	var events []event.Event
+	if err == nil {
+		if !run.Last.Terminal() {
+			return nil, &event.BusyError{Run: runID}
+		}
+		events, err = event.ReadAll(ctx, s.Log, runID)
+	}
+	isGone := errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrLost)
 	switch {
-	case errors.Is(err, event.ErrNotFound), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrLost):
-		return s.endTurn(ctx, owner, threadID, runID, nil)
+	case isGone, err == nil && len(events) == 0:
+		return nil, nil
 	case err != nil:
-		return fmt.Errorf("read the active run of a thread: %w", err)
-	case !run.Last.Terminal():
-		return &event.BusyError{Run: runID}
+		return nil, fmt.Errorf("read the active run of a thread: %w", err)
 	}
-	events, err := allEvents(ctx, s.Log, runID)
-	switch {
-	case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound), err == nil && len(events) == 0:
-		return s.endTurn(ctx, owner, threadID, runID, nil)
-	case err != nil:
-		return fmt.Errorf("read the active run of a thread: %w", err)
-	}
-	return s.endTurn(ctx, owner, threadID, runID, FromEvents(run, events).Encode())
-}
-
-// endTurn adds data, unless it is nil, as the run's turn, so that the run is no longer the thread's active run. It
-// returns nil if the thread no longer exists.
-func (s Store) endTurn(ctx context.Context, owner event.Owner, threadID, runID string, data []byte) error {
-	if err := s.Log.EndTurn(ctx, owner, threadID, runID, data); err != nil && !errors.Is(err, event.ErrNotFound) {
-		return fmt.Errorf("end a turn of a thread: %w", err)
-	}
-	return nil
+	return FromEvents(run, events).Encode(), nil
 }
 
 // awaitFirstEvent waits up to startWait for the first event of a run that another process created, and returns the run.
@@ -229,18 +233,20 @@ func (s Store) awaitFirstEvent(ctx context.Context, runID string) (event.Run, er
 func AwaitEnd(ctx context.Context, log event.Log, id string, stop <-chan struct{}) error {
 	for {
 		run, err := log.Run(ctx, id)
-		if ctx.Err() != nil {
+		hasEnded := run.Last.Terminal()
+		var page event.Page
+		if err == nil && !hasEnded {
+			page, err = log.After(ctx, id, run.Last.Seq)
+			hasEnded = page.Ended
+		}
+		if ctx.Err() != nil { // the log may have failed because of that
 			return context.Cause(ctx)
 		}
-		if err != nil || run.Last.Terminal() {
+		if err != nil {
 			return err
 		}
-		page, err := log.After(ctx, id, run.Last.Seq)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil || page.Ended {
-			return err
+		if hasEnded {
+			return nil
 		}
 		if len(page.Events) > 0 {
 			continue
@@ -255,8 +261,8 @@ func AwaitEnd(ctx context.Context, log event.Log, id string, stop <-chan struct{
 	}
 }
 
-// FromEvents returns a run's turn, made from all of its events. The turn has no Media, After and Given, because events
-// do not contain them.
+// FromEvents returns a run's turn, made from all of its events. It has no Media, After and Given, because events have
+// none.
 func FromEvents(run event.Run, events []event.Event) Turn {
 	var b Builder
 	var end event.Body
@@ -278,18 +284,4 @@ func FromEvents(run event.Run, events []event.Event) Turn {
 	t.Asked = run.Created.UnixMilli()
 	t.EndedAt = ended
 	return t
-}
-
-// allEvents returns all events that a run has so far.
-func allEvents(ctx context.Context, log event.Log, id string) (events []event.Event, _ error) {
-	for {
-		page, err := log.After(ctx, id, int64(len(events)))
-		if err != nil {
-			return nil, err
-		}
-		events = append(events, page.Events...)
-		if page.Ended || len(page.Events) == 0 {
-			return events, nil
-		}
-	}
 }

@@ -98,45 +98,46 @@ func Decode(data []byte) (t Turn, err error) {
 func (t Turn) Encode() []byte {
 	t.Version = version
 	defer compute.Begin(t.contentSize())()
-	if data, ok := t.encodeWithin(event.MaxTurn); ok {
+	if data, fits := t.encodeIfFits(); fits {
 		return data
 	}
 	t = t.withoutMedia()
 	for limit := event.MaxTurn / 4; ; limit /= 4 {
-		if data, ok := t.encodeWithin(event.MaxTurn); ok {
+		if data, fits := t.encodeIfFits(); fits {
 			return data
 		}
-		t = t.shorten(limit)
-		if limit < minText { // the turn has too many messages, steps or calls, however short they are
-			t.Given = nil
-			t.Steps = t.Steps[max(0, len(t.Steps)-1):]
-			for i := range t.Steps {
-				t.Steps[i].Calls = nil
-			}
-			return t.encode()
+		if limit < minText {
+			break
 		}
+		t = t.shorten(limit)
 	}
+	// The turn has too many messages, steps or calls, however short they are.
+	t = t.shorten(minText / 2)
+	t.Given = nil
+	t.Steps = t.Steps[max(0, len(t.Steps)-1):]
+	for i := range t.Steps {
+		t.Steps[i].Calls = nil
+	}
+	return t.encode()
 }
 
-// maxAddress is how long, in bytes, an image's address may be for Encode to keep it. Requests have no limit for
-// addresses.
+// maxAddress is how long, in bytes, an image's address may be for Encode to keep it. Requests do not limit it.
 const maxAddress = 2 << 10
 
 // minText is the shortest length to which Encode cuts texts, before it leaves out whole calls.
 const minText = 256
 
-// encodeWithin returns the turn as JSON. ok is false if that would have more than limit bytes. If contentSize alone
-// exceeds limit, it does not encode the turn, because encoding large results would occupy a processor for milliseconds.
-func (t Turn) encodeWithin(limit int) (data []byte, ok bool) {
-	if t.contentSize() > limit {
+// encodeIfFits returns the turn as JSON. fits is false if that would exceed event.MaxTurn. If contentSize alone exceeds
+// it, the turn is not encoded, because encoding large results would occupy a processor for milliseconds.
+func (t Turn) encodeIfFits() (data []byte, fits bool) {
+	if t.contentSize() > event.MaxTurn {
 		return nil, false
 	}
 	data = t.encode()
-	return data, len(data) <= limit
+	return data, len(data) <= event.MaxTurn
 }
 
-// contentSize returns how many bytes of texts, files, arguments and results the turn has. The turn's JSON is rarely
-// shorter.
+// contentSize returns how many bytes of texts, files, arguments and results the turn has. Its JSON is rarely shorter.
 func (t Turn) contentSize() int {
 	n := len(t.Question)
 	for _, m := range t.Media {
@@ -169,7 +170,7 @@ func (t Turn) encode() []byte {
 }
 
 // withoutMedia returns the turn with its files, in the question and in Given, replaced by text (describeMedia). It does
-// not change the messages of t.
+// not change t.Given.
 func (t Turn) withoutMedia() Turn {
 	t.Question, t.Media = describeMedia(t.Question, t.Media)
 	t.Given = slices.Clone(t.Given)
@@ -188,14 +189,19 @@ func describeMedia(text string, media []llm.Media) (described string, kept []llm
 		case m.URL != "" && len(m.URL) <= maxAddress:
 			kept = append(kept, m)
 		case m.URL != "":
-			text = strings.TrimPrefix(text+"\n[An image was here. Its address is too long to be kept with the conversation.]", "\n")
+			text = join(text, "\n", "[An image was here. Its address is too long to be kept with the conversation.]")
 		case attachment.IsText(m):
-			text = strings.TrimPrefix(text+"\n\n"+attachment.Inline(m), "\n\n")
+			text = join(text, "\n\n", attachment.Inline(m))
 		default:
-			text = strings.TrimPrefix(text+"\n"+omittedFileLine(m), "\n")
+			text = join(text, "\n", omittedFileLine(m))
 		}
 	}
 	return text, kept
+}
+
+// join returns text, separator and addition, but without a separator at the beginning.
+func join(text, separator, addition string) string {
+	return strings.TrimPrefix(text+separator+addition, separator)
 }
 
 // omittedFileLine returns the line that replaces a file which is too large for the thread.
@@ -207,7 +213,10 @@ func omittedFileLine(media llm.Media) string {
 // shorten returns the turn with each text, argument and result cut to limit bytes, plus a note in each that was cut.
 // Cut arguments are no longer JSON, so they become ArgsText. shorten does not change t.
 func (t Turn) shorten(limit int) Turn {
-	short := func(text string) string { text, _ = content.TruncateText(text, limit, ""); return text }
+	short := func(text string) string {
+		text, _ = content.TruncateText(text, limit, "")
+		return text
+	}
 	t.Question = short(t.Question)
 	t.Given = slices.Clone(t.Given)
 	for i := range t.Given {
@@ -245,15 +254,16 @@ func (t Turn) Messages() []Message {
 		if strings.TrimSpace(s.Text) == "" && len(s.Calls) == 0 {
 			continue
 		}
-		m := Message{Role: string(llm.Assistant), Content: s.Text}
+		answer := Message{Role: string(llm.Assistant), Content: s.Text}
 		var results []Message
 		for i, c := range s.Calls {
-			m.Calls = append(m.Calls, llm.ToolCall{Index: i, ID: c.CallID, Name: c.Tool, Arguments: c.arguments()})
-			if text, ended := c.result(); ended {
-				results = append(results, Message{Role: string(llm.ToolRole), CallID: c.CallID, Content: text})
+			answer.Calls = append(answer.Calls, llm.ToolCall{Index: i, ID: c.CallID, Name: c.Tool, Arguments: c.arguments()})
+			if c.hasResult() {
+				results = append(results, Message{Role: string(llm.ToolRole), CallID: c.CallID, Content: c.resultText()})
 			}
 		}
-		out = append(append(out, m), results...)
+		out = append(out, answer)
+		out = append(out, results...)
 	}
 	return out
 }
@@ -266,8 +276,8 @@ func (t Turn) Answer() string {
 	return t.Steps[len(t.Steps)-1].Text
 }
 
-// Title returns the title of a thread that begins with question: the question's first line that is not blank, cut to
-// the maximum length.
+// Title returns the title of a thread that begins with question: the question's first line that is not blank, cut if it
+// is too long.
 func Title(question string) string {
 	for line := range strings.Lines(strings.ToValidUTF8(question, "\uFFFD")) {
 		line = strings.TrimSpace(line)
@@ -286,26 +296,26 @@ func (c Call) arguments() string {
 	return c.ArgsText
 }
 
-// result returns the call's result or error as text for the model. ended is false if the call has neither.
-func (c Call) result() (text string, ended bool) {
+// hasResult reports whether the call has a result or an error.
+func (c Call) hasResult() bool { return c.Payload != nil || c.Error != nil }
+
+// resultText returns the call's result or error as text for the model: a result that is a JSON string without quotes,
+// and any other result as JSON. The call must have one of them.
+func (c Call) resultText() (text string) {
 	if c.Error != nil {
-		return "Error: " + *c.Error, true
-	}
-	if c.Payload == nil {
-		return "", false
+		return "Error: " + *c.Error
 	}
 	if json.Unmarshal(c.Payload, &text) == nil {
-		return text, true
+		return text
 	}
-	return string(c.Payload), true
+	return string(c.Payload)
 }
 
 // IDRule describes the ids that IsID accepts, for the error messages of API formats.
 const IDRule = "must be 1 to 128 visible ASCII characters, and not . or .."
 
 // IsID reports whether s may be the id of a thread in a request. Because ids appear in logs, headers and URLs, they
-// must be visible ASCII. They must not be . or .., because clients remove such segments from a URL's path (RFC 3986,
-// section 5.2.4).
+// must be visible ASCII. They must not be . or .., because clients remove such path segments (RFC 3986, section 5.2.4).
 func IsID(s string) bool {
 	isHidden := func(r rune) bool { return r <= ' ' || r > '~' }
 	return s != "" && len(s) <= 128 && !strings.ContainsFunc(s, isHidden) && s != "." && s != ".."

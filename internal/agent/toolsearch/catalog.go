@@ -29,18 +29,11 @@ func NewCatalog(tools []catalog.Tool) *Catalog {
 		c.bytes += len(t.Name) + len(t.Description) + len(t.InputSchema)
 	}
 	c.searchTool = sync.OnceValue(func() catalog.Tool { return newSearchTool(c) })
-	c.index = sync.OnceValue(func() *Index {
-		docs := make([]Doc, len(tools))
-		for i, t := range tools {
-			docs[i] = Doc{Name: t.Name, Title: t.Title, Server: t.Server, Description: t.Description, Schema: t.InputSchema}
-		}
-		return New(docs)
-	})
+	c.index = sync.OnceValue(func() *Index { return New(tools) })
 	return c
 }
 
-// SearchToolName returns the name of the search tool: search_tools, with a number appended if the catalog has a tool of
-// that name.
+// SearchToolName returns the search tool's name: search_tools, with a number if the catalog has a tool of that name.
 func (c *Catalog) SearchToolName() string {
 	name := "search_tools"
 	for n := 2; c.ByName[name].Name != ""; n++ {

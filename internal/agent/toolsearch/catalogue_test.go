@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"answerd/internal/mcp/catalog"
 )
 
 // wish is a query and the tool that it is for.
@@ -13,7 +15,7 @@ type wish struct{ query, tool string }
 
 // readCatalogue returns the tools of testdata/tools.txt among so many of other kinds that there
 // are total, and what is looked for in them.
-func readCatalogue(t testing.TB, total int) (docs []Doc, wishes []wish) {
+func readCatalogue(t testing.TB, total int) (docs []catalog.Tool, wishes []wish) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/tools.txt")
 	if err != nil {
@@ -32,11 +34,11 @@ func readCatalogue(t testing.TB, total int) (docs []Doc, wishes []wish) {
 	return append(docs, otherDocs(total-len(docs))...), wishes
 }
 
-func parseDoc(line string) Doc {
+func parseDoc(line string) catalog.Tool {
 	server, rest, _ := strings.Cut(line, " ")
 	name, rest, _ := strings.Cut(rest, "(")
 	parameters, description, _ := strings.Cut(rest, ") ")
-	return Doc{Name: name, Server: server, Description: description, Schema: schemaOf(strings.Split(parameters, ", "))}
+	return catalog.Tool{Name: name, Server: server, Description: description, InputSchema: schemaOf(strings.Split(parameters, ", "))}
 }
 
 func schemaOf(parameters []string) json.RawMessage {
@@ -50,7 +52,7 @@ func schemaOf(parameters []string) json.RawMessage {
 
 // otherDocs returns n tools of the kind that large installations have many of: the same verbs
 // over different things.
-func otherDocs(n int) []Doc {
+func otherDocs(n int) []catalog.Tool {
 	verbs := []struct{ verb, says string }{
 		{"list", "List all %s of the account, page by page."}, {"get", "Get one of the %s by its id."},
 		{"create", "Create a new entry in the %s."}, {"update", "Change fields of one of the %s."},
@@ -67,13 +69,13 @@ func otherDocs(n int) []Doc {
 		notices objectives offers operators orders outages packages partners patches patients permits pipelines_build plans
 		policies portfolios positions prescriptions profiles_risk programs projects promotions proposals prototypes providers`)
 	servers := strings.Fields("erp plm wms lms itsm siem ats cms pim tms")
-	var docs []Doc
+	var docs []catalog.Tool
 	for i := range n {
 		v, thing := verbs[i%len(verbs)], things[i/len(verbs)%len(things)]
-		docs = append(docs, Doc{
+		docs = append(docs, catalog.Tool{
 			Name: v.verb + "_" + thing, Server: servers[i/len(verbs)%len(servers)],
 			Description: fmt.Sprintf(v.says, strings.ReplaceAll(thing, "_", " ")),
-			Schema:      schemaOf([]string{strings.TrimSuffix(thing, "s") + "_id", "workspace", "cursor", "limit", "fields"}),
+			InputSchema: schemaOf([]string{strings.TrimSuffix(thing, "s") + "_id", "workspace", "cursor", "limit", "fields"}),
 		})
 	}
 	return docs

@@ -1,9 +1,8 @@
-// Package toolsearch finds the tools that fit a query among very many, by the words that the query and the tools have
-// in common.
+// Package toolsearch finds the tools that fit a query among very many, by the words that both have in common.
 //
-//	index := toolsearch.New([]toolsearch.Doc{{Name: "create_issue", Server: "tracker", Description: "Opens an issue."}})
+//	index := toolsearch.New(tools)
 //	for _, i := range index.Find("open a new issue", 8) {
-//		fmt.Println(docs[i].Name)
+//		fmt.Println(tools[i].Name)
 //	}
 //
 // Tools are ranked by BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) over several fields:
@@ -12,8 +11,7 @@
 // description. No model and no network is used: the same query over the same tools always finds the same.
 //
 // An Index is immutable and may be used concurrently. So is a Catalog, which has the tools of runs and their Index. A
-// Search belongs to one run: it is the tool with which the model searches for tools, and it has the list of the tools
-// found so far.
+// Search belongs to one run: it is the tool with which the model searches, and has the list of the tools found so far.
 package toolsearch
 
 import (
@@ -23,13 +21,9 @@ import (
 	"math"
 	"slices"
 	"strings"
-)
 
-// Doc describes one tool. Its texts may be of any length: only the first maxWords words of each field are indexed.
-type Doc struct {
-	Name, Title, Server, Description string
-	Schema                           json.RawMessage // the input schema; ignored if it is not valid JSON
-}
+	"answerd/internal/mcp/catalog"
+)
 
 // The fields of a tool, used as array indices.
 const (
@@ -61,55 +55,55 @@ const (
 
 // Index is a searchable index of tools' words.
 type Index struct {
-	docs     int                  // the number of tools
-	words    []string             // all words, sorted, to find words by prefix
-	postings map[string][]posting // by word: the tools that have it
+	toolCount int
+	words     []string             // all words, sorted, to find words by prefix
+	postings  map[string][]posting // by word: the tools that have it
 }
 
 // posting is one tool that has a word.
 type posting struct {
-	doc   int32   // the tool's index in the argument of New
+	tool  int32   // the tool's index in the argument of New
 	score float32 // the tool's BM25 score for the word
 }
 
-// New returns an index of docs.
-func New(docs []Doc) *Index {
-	counts := make([]map[string]*perField, len(docs)) // by doc: the counts from countWords
-	lengths := make([]perField, len(docs))            // by doc: how many words each field has
+// New returns an index of tools. Their texts may be of any length: only the first maxWords words of each field are
+// indexed. An input schema that is not valid JSON is ignored.
+func New(tools []catalog.Tool) *Index {
+	counts := make([]map[string]*perField, len(tools)) // by tool: the counts from countWords
+	lengths := make([]perField, len(tools))            // by tool: how many words each field has
 	var meanLengths perField
-	docsWithWord := make(map[string]int)
-	for i := range docs {
-		counts[i], lengths[i] = docs[i].countWords()
+	toolsWithWord := make(map[string]int)
+	for i := range tools {
+		counts[i], lengths[i] = countWords(&tools[i])
 		for word := range counts[i] {
-			docsWithWord[word]++
+			toolsWithWord[word]++
 		}
 		for field, length := range lengths[i] {
 			meanLengths[field] += length
 		}
 	}
-	total := float64(len(docs))
+	total := float64(len(tools))
 	for field := range meanLengths {
 		meanLengths[field] /= total
 	}
 
-	index := &Index{docs: len(docs), postings: make(map[string][]posting, len(docsWithWord))}
-	for i := range docs {
+	index := &Index{toolCount: len(tools), postings: make(map[string][]posting, len(toolsWithWord))}
+	for i := range tools {
 		for word, count := range counts[i] {
-			n := float64(docsWithWord[word])
-			inverseFrequency := math.Log(1 + (total-n+0.5)/(n+0.5))
+			withWord := float64(toolsWithWord[word])
+			inverseFrequency := math.Log(1 + (total-withWord+0.5)/(withWord+0.5))
 			score := inverseFrequency * weightOf(count, &lengths[i], &meanLengths)
-			index.postings[word] = append(index.postings[word], posting{doc: int32(i), score: float32(score)})
+			index.postings[word] = append(index.postings[word], posting{tool: int32(i), score: float32(score)})
 		}
 	}
 	index.words = slices.Sorted(maps.Keys(index.postings))
 	return index
 }
 
-// countWords returns, for each word in d, how often it occurs in each field. It also returns how many words each field
-// has.
-func (d *Doc) countWords() (counts map[string]*perField, lengths perField) {
+// countWords returns how often each word of a tool occurs in each field, and how many words each field has.
+func countWords(tool *catalog.Tool) (counts map[string]*perField, lengths perField) {
 	counts = make(map[string]*perField)
-	for field, words := range d.fieldWords() {
+	for field, words := range fieldWords(tool) {
 		lengths[field] = float64(len(words))
 		for _, word := range words {
 			if counts[word] == nil {
@@ -135,18 +129,18 @@ func weightOf(counts, lengths, meanLengths *perField) float64 {
 	return weight
 }
 
-// fieldWords returns the words in each field of d.
-func (d *Doc) fieldWords() [fieldCount][]string {
+// fieldWords returns the words in each field of a tool.
+func fieldWords(tool *catalog.Tool) [fieldCount][]string {
 	var names, texts strings.Builder
 	var schema any
-	if json.Unmarshal(d.Schema, &schema) == nil {
+	if json.Unmarshal(tool.InputSchema, &schema) == nil {
 		collectSchemaText(schema, &names, &texts, 0)
 	}
 	return [fieldCount][]string{
-		inName:           splitWords(d.Name),
-		inTitle:          splitWords(d.Title),
-		inServer:         splitWords(d.Server),
-		inDescription:    splitWords(d.Description),
+		inName:           splitWords(tool.Name),
+		inTitle:          splitWords(tool.Title),
+		inServer:         splitWords(tool.Server),
+		inDescription:    splitWords(tool.Description),
 		inParameterNames: splitWords(names.String()),
 		inParameterTexts: splitWords(texts.String()),
 	}
@@ -186,24 +180,24 @@ func collectSchemaText(schema any, names, texts *strings.Builder, depth int) {
 
 // Find returns up to limit tools that have a word of the query, best first, as indices into the argument of New.
 func (x *Index) Find(query string, limit int) []int {
-	scores := make([]float32, x.docs)
+	scores := make([]float32, x.toolCount)
 	words := splitWords(query)
 	slices.Sort(words)
-	for _, w := range slices.Compact(words) {
-		best := make(map[int32]float32) // by tool: the score of its best form of w
-		for form, weight := range x.matchingForms(w) {
+	for _, word := range slices.Compact(words) {
+		best := make(map[int32]float32) // by tool: the score of its best form of word
+		for form, weight := range x.matchingForms(word) {
 			for _, p := range x.postings[form] {
-				best[p.doc] = max(best[p.doc], p.score*weight)
+				best[p.tool] = max(best[p.tool], p.score*weight)
 			}
 		}
-		for doc, score := range best {
-			scores[doc] += score
+		for tool, score := range best {
+			scores[tool] += score
 		}
 	}
 	var found []int
-	for doc, score := range scores {
+	for tool, score := range scores {
 		if score > 0 {
-			found = append(found, doc)
+			found = append(found, tool)
 		}
 	}
 	slices.SortFunc(found, func(a, b int) int {
@@ -221,20 +215,24 @@ const (
 // matchingForms returns the words that match a word of a query, with their weights. These are the word itself, words in
 // the index that begin with it (repository for repo), and words in the index that it begins with.
 func (x *Index) matchingForms(word string) map[string]float32 {
-	out := map[string]float32{word: 1}
+	weights := map[string]float32{word: 1}
 	if len(word) < minQueryPrefix {
-		return out
+		return weights
 	}
-	at, _ := slices.BinarySearch(x.words, word)
-	for ; at < len(x.words) && strings.HasPrefix(x.words[at], word); at++ {
-		if x.words[at] != word {
-			out[x.words[at]] = prefixWeight
+	first, _ := slices.BinarySearch(x.words, word)
+	for _, longer := range x.words[first:] {
+		if !strings.HasPrefix(longer, word) {
+			break
+		}
+		if longer != word {
+			weights[longer] = prefixWeight
 		}
 	}
-	for n := len(word) - 1; n >= minToolPrefix; n-- {
-		if _, ok := x.postings[word[:n]]; ok {
-			out[word[:n]] = prefixWeight
+	for size := len(word) - 1; size >= minToolPrefix; size-- {
+		shorter := word[:size]
+		if _, isIndexed := x.postings[shorter]; isIndexed {
+			weights[shorter] = prefixWeight
 		}
 	}
-	return out
+	return weights
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"answerd/internal/mcp/catalog"
 )
 
 // The figures that docs/internals/performance.md gives. The bounds are a little below what is measured, so
@@ -40,7 +42,7 @@ func TestSearchFindsTheRightOfAThousandTools(t *testing.T) {
 	}
 }
 
-func namesOf(docs []Doc, found []int) string {
+func namesOf(docs []catalog.Tool, found []int) string {
 	var out []string
 	for _, i := range found {
 		out = append(out, docs[i].Name)
@@ -49,12 +51,12 @@ func namesOf(docs []Doc, found []int) string {
 }
 
 func TestFindRanksByTheWordsThatMatter(t *testing.T) {
-	docs := []Doc{
+	docs := []catalog.Tool{
 		{Name: "get_item", Description: strings.Repeat("It gets an item with its price and stock and more. ", 40)},
 		{Name: "getPrice", Description: "The price of an item."},
 		{Name: "x1", Title: "Repository settings", Server: "forge"},
-		{Name: "x2", Server: "forge", Schema: json.RawMessage(`{"type":"object","properties":{"filter":{"anyOf":[{"type":"object","properties":{"postcode":{"description":"Where a parcel goes"}}}]}}}`)},
-		{Name: "x3", Description: "no JSON", Schema: json.RawMessage(`{`)},
+		{Name: "x2", Server: "forge", InputSchema: json.RawMessage(`{"type":"object","properties":{"filter":{"anyOf":[{"type":"object","properties":{"postcode":{"description":"Where a parcel goes"}}}]}}}`)},
+		{Name: "x3", Description: "no JSON", InputSchema: json.RawMessage(`{`)},
 		{Name: "x4", Description: "列出所有客户订单"},
 	}
 
@@ -101,7 +103,7 @@ func TestWordsOfNamesAreSplitAndStemmed(t *testing.T) {
 // What a server says of its tools must cost neither memory nor time without end.
 func TestHugeToolIsReadUpToItsBound(t *testing.T) {
 	huge := strings.Repeat("word ", 100*maxWords) + "end"
-	docs := []Doc{{Name: "a", Description: huge, Schema: json.RawMessage(strings.Repeat(`{"items":`, 1000) + "1" + strings.Repeat("}", 1000))}}
+	docs := []catalog.Tool{{Name: "a", Description: huge, InputSchema: json.RawMessage(strings.Repeat(`{"items":`, 1000) + "1" + strings.Repeat("}", 1000))}}
 	index := New(docs)
 	if len(index.Find("word", 1)) != 1 || len(index.Find("end", 1)) != 0 || len(splitWords(huge)) != maxWords {
 		t.Errorf("Find(word) = %v, Find(end) = %v, %d words, want 1, 0 and %d", index.Find("word", 1), index.Find("end", 1), len(splitWords(huge)), maxWords)
@@ -113,7 +115,7 @@ func FuzzFind(f *testing.F) {
 		f.Add(text, text)
 	}
 	f.Fuzz(func(t *testing.T, text, query string) {
-		docs := []Doc{{Name: text, Title: query, Description: text + query, Schema: json.RawMessage(text)}, {Name: query}, {}}
+		docs := []catalog.Tool{{Name: text, Title: query, Description: text + query, InputSchema: json.RawMessage(text)}, {Name: query}, {}}
 		index := New(docs)
 		for _, i := range index.Find(query, 2) {
 			if i < 0 || i >= len(docs) {

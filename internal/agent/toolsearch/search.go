@@ -52,15 +52,18 @@ type Search struct {
 // Search returns a new Search, or nil if the catalog is within the limits of o, so that the model can be offered all
 // tools. windowTokens is the size of the model's context window, or 0 if unknown.
 func (o Options) Search(catalog *Catalog, windowTokens int64) *Search {
-	many := o.MinTools > 0 && len(catalog.Tools) > o.MinTools
-	large := o.MinBytes > 0 && catalog.bytes > o.MinBytes
-	if windowTokens > 0 && o != (Options{}) && len(catalog.Tools) > 1 {
-		large = large || window.ToolTokens(catalog.Offered) > windowTokens/maxToolShare
+	exceedsTools := o.MinTools > 0 && len(catalog.Tools) > o.MinTools
+	exceedsBytes := o.MinBytes > 0 && catalog.bytes > o.MinBytes
+	if exceedsTools || exceedsBytes || o != (Options{}) && exceedsWindow(catalog, windowTokens) {
+		return NewSearch(catalog, windowTokens)
 	}
-	if !many && !large {
-		return nil
-	}
-	return NewSearch(catalog, windowTokens)
+	return nil
+}
+
+// exceedsWindow reports whether the definitions of several tools take more than their share of a context window. It
+// returns false if the window's size is 0, which means unknown.
+func exceedsWindow(catalog *Catalog, windowTokens int64) bool {
+	return windowTokens > 0 && len(catalog.Tools) > 1 && window.ToolTokens(catalog.Offered) > windowTokens/maxToolShare
 }
 
 // NewSearch returns a Search that has found nothing yet, however few tools the catalog has. windowTokens is the size of
@@ -69,8 +72,7 @@ func NewSearch(catalog *Catalog, windowTokens int64) *Search {
 	return &Search{Tool: catalog.searchTool(), catalog: catalog, maxTokens: windowTokens / maxToolShare}
 }
 
-// Fit adapts s to a context window whose size has become known, and drops found tools that take more than their share
-// of it.
+// Fit adapts s to a context window whose size has become known, and drops found tools that exceed their share of it.
 func (s *Search) Fit(windowTokens int64) {
 	s.maxTokens = windowTokens / maxToolShare
 	s.dropOldest()
@@ -79,7 +81,10 @@ func (s *Search) Fit(windowTokens int64) {
 // newSearchTool returns the tool that searches the catalog. No tool of the catalog has the same name.
 func newSearchTool(c *Catalog) catalog.Tool {
 	return catalog.Tool{
-		Name: c.SearchToolName(), Title: "Search tools", Description: searchDescription(c.Tools), InputSchema: searchSchema,
+		Name:        c.SearchToolName(),
+		Title:       "Search tools",
+		Description: searchDescription(c.Tools),
+		InputSchema: searchSchema,
 		Annotations: &catalog.Annotations{ReadOnly: true, Idempotent: true},
 	}
 }
@@ -88,10 +93,8 @@ func newSearchTool(c *Catalog) catalog.Tool {
 // find them. It names at most maxListedServers servers.
 func searchDescription(tools []catalog.Tool) string {
 	var servers []string
-	known := make(map[string]bool)
 	for _, t := range tools {
-		if !known[t.Server] {
-			known[t.Server] = true
+		if !slices.Contains(servers, t.Server) {
 			servers = append(servers, t.Server)
 		}
 	}
@@ -121,8 +124,7 @@ func (s *Search) Shown() []llm.Tool {
 // Offer adds tools to those that the model is offered, and marks them as most recently used, in this order. It ignores
 // names that the catalog does not have, and drops tools that exceed the limits (dropOldest). It reports whether it
 // added a tool. If it added none, it dropped none either.
-func (s *Search) Offer(names ...string) (changed bool) {
-	before := len(s.foundNames)
+func (s *Search) Offer(names ...string) (added bool) {
 	for _, name := range names {
 		if s.catalog.ByName[name].Name == "" {
 			continue
@@ -131,12 +133,12 @@ func (s *Search) Offer(names ...string) (changed bool) {
 			s.recent = slices.Delete(s.recent, i, i+1)
 		} else {
 			s.foundNames = append(s.foundNames, name)
+			added = true
 		}
 		s.recent = append(s.recent, name)
 	}
-	changed = len(s.foundNames) > before
 	s.dropOldest()
-	return changed
+	return added
 }
 
 // dropOldest drops found tools until the rest is within maxShownTools and maxTokens, starting with the tool that was
@@ -164,9 +166,8 @@ type searchHit struct {
 // ErrArguments means that the arguments in a call of the search tool are invalid. Errors that wrap it say why.
 var ErrArguments = errors.New("the arguments cannot be used")
 
-// Find executes one call of the search tool. It returns the result, and the names of the tools in it, which the caller
-// passes to Offer once the turn has ended. If the model must correct the arguments, the error wraps ErrArguments. Find
-// does not change s.
+// Find executes one call of the search tool. It returns the result, and the names of the tools in it, for Offer once
+// the turn has ended. The error wraps ErrArguments if the arguments are wrong. Find does not change s.
 func (s *Search) Find(args json.RawMessage) (result *content.Result, found []string, _ error) {
 	query, err := queryOf(args)
 	if err != nil {
@@ -184,15 +185,11 @@ func (s *Search) Find(args json.RawMessage) (result *content.Result, found []str
 		hits = append(hits, searchHit{tool.Name, tool.Title, tool.Server, summarize(tool.Description)})
 		found = append(found, tool.Name)
 	}
-	result, err = searchResult(hits)
-	if err != nil {
-		return nil, nil, err
-	}
-	return result, found, nil
+	return searchResult(hits), found, nil
 }
 
 // searchResult returns a search result, both as text for the model and as structured content.
-func searchResult(hits []searchHit) (*content.Result, error) {
+func searchResult(hits []searchHit) *content.Result {
 	text := "No tool has these words. Try others."
 	if len(hits) > 0 {
 		var list strings.Builder
@@ -201,15 +198,9 @@ func searchResult(hits []searchHit) (*content.Result, error) {
 		}
 		text = "You can call these tools from your next turn on:\n" + list.String()
 	}
-	block, err := json.Marshal(map[string]string{"type": "text", "text": text})
-	if err != nil {
-		return nil, fmt.Errorf("encode what was found: %w", err)
-	}
-	structured, err := json.Marshal(map[string]any{"tools": hits})
-	if err != nil {
-		return nil, fmt.Errorf("encode what was found: %w", err)
-	}
-	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}, nil
+	block, _ := json.Marshal(map[string]string{"type": "text", "text": text}) // cannot fail for strings
+	structured, _ := json.Marshal(map[string]any{"tools": hits})
+	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}
 }
 
 // queryOf returns the query in the search tool's arguments. The error tells the model what is wrong with them.
@@ -224,36 +215,34 @@ func queryOf(args json.RawMessage) (string, error) {
 		}
 	}
 	var query string
-	raw, given := members["query"]
+	raw, isGiven := members["query"]
 	switch {
-	case !given:
-		return "", fmt.Errorf("missing required field: query")
+	case !isGiven:
+		return "", errors.New("missing required field: query")
 	case json.Unmarshal(raw, &query) != nil || string(raw) == "null":
-		return "", fmt.Errorf("query is not a string")
+		return "", errors.New("query is not a string")
 	case strings.TrimSpace(query) == "":
-		return "", fmt.Errorf("query is empty")
+		return "", errors.New("query is empty")
 	case len(query) > maxQuery:
 		return "", fmt.Errorf("query is longer than %d bytes", maxQuery)
 	}
 	return query, nil
 }
 
-// summarize returns a description on one line. If it has more than maxSummary bytes, it is cut there and ends with an
-// ellipsis.
+// summarize returns a description on one line. After maxSummary bytes it is cut, and ends with an ellipsis.
 func summarize(description string) string {
 	line := strings.Join(strings.Fields(description), " ")
 	if len(line) <= maxSummary {
 		return line
 	}
-	cut := maxSummary
-	for !utf8.RuneStart(line[cut]) {
-		cut--
+	end := maxSummary
+	for !utf8.RuneStart(line[end]) { // do not cut within a character
+		end--
 	}
-	return line[:cut] + "…"
+	return line[:end] + "…"
 }
 
-// FoundNames returns the names of the tools in the structured content that Find returned, or nil if it cannot be
-// decoded.
+// FoundNames returns the names of the tools in the structured content that Find returned, or nil if that is invalid.
 func FoundNames(structured json.RawMessage) (names []string) {
 	var found struct{ Tools []searchHit }
 	if json.Unmarshal(structured, &found) == nil {

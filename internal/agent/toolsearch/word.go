@@ -62,10 +62,10 @@ func startsWord(previous, r rune, rest string) bool {
 		return true
 	}
 	// r follows another capital letter. It begins a word if a small letter follows, as in JSONFile.
-	next, _ := utf8.DecodeRuneInString(rest[utf8.RuneLen(r):])
-	after, _ := utf8.DecodeRuneInString(strings.TrimPrefix(rest[utf8.RuneLen(r):], string(next)))
-	// But the s of a plural, as in URLs or IDs, does not make a word begin.
-	return unicode.IsLower(next) && !(next == 's' && !unicode.IsLetter(after))
+	next, nextSize := utf8.DecodeRuneInString(rest[utf8.RuneLen(r):])
+	afterNext, _ := utf8.DecodeRuneInString(rest[utf8.RuneLen(r)+nextSize:])
+	isPluralS := next == 's' && !unicode.IsLetter(afterNext) // as in URLs or IDs
+	return unicode.IsLower(next) && !isPluralS
 }
 
 // hasNoSpaces reports whether r belongs to a script that is written without spaces between words. 'ー' occurs in
@@ -91,10 +91,9 @@ func appendWord(out []string, word string) []string {
 	if len(word) == size {
 		return append(out, word)
 	}
-	for first, second := 0, size; second < len(word); {
-		_, n := utf8.DecodeRuneInString(word[second:])
-		out = append(out, word[first:second+n])
-		first, second = second, second+n
+	letters := []rune(word)
+	for i := range len(letters) - 1 {
+		out = append(out, string(letters[i:i+2]))
 	}
 	return out
 }
@@ -118,7 +117,9 @@ func stemWord(word string) string {
 	for _, ending := range []string{"ing", "ed"} {
 		if base, ok := strings.CutSuffix(word, ending); ok && len(base) >= 3 && strings.ContainsAny(base, "aeiouy") {
 			word = base
-			if n := len(word); word[n-1] == word[n-2] && !strings.ContainsRune("lsz", rune(word[n-1])) {
+			n := len(word)
+			isDoubled := word[n-1] == word[n-2]
+			if isDoubled && !strings.ContainsRune("lsz", rune(word[n-1])) {
 				word = word[:n-1]
 			}
 			break

@@ -57,8 +57,7 @@ func ParseLimits(text string) (limits []Limit, _ error) {
 	return limits, nil
 }
 
-// parseLimit parses one limit, such as cost=5/24h. The number must be above 0, and the period from minPeriod to
-// maxPeriod.
+// parseLimit parses one limit, such as cost=5/24h. The number must be above 0, the period from minPeriod to maxPeriod.
 func parseLimit(text string) (limit Limit, err error) {
 	name, bound, hasBound := strings.Cut(text, "=")
 	number, period, hasPeriod := strings.Cut(bound, "/")
@@ -81,8 +80,7 @@ func parseLimit(text string) (limit Limit, err error) {
 	return limit, nil
 }
 
-// parsePeriod parses a duration. In addition to what time.ParseDuration accepts, it may be a number of days, such as
-// 7d.
+// parsePeriod parses a duration. Besides what time.ParseDuration accepts, it may be a number of days, such as 7d.
 func parsePeriod(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		n, err := strconv.ParseUint(days, 10, 16)
@@ -94,8 +92,7 @@ func parsePeriod(text string) (time.Duration, error) {
 // key identifies the limit in stored values. It does not contain Max, so that the operator can change the maximum.
 func (l Limit) key() string { return l.Name + "/" + l.Period.String() }
 
-// String returns the limit in the form that ParseLimits reads, with short periods: 24h, where Duration.String has
-// 24h0m0s.
+// String returns the limit in the form that ParseLimits reads, with short periods: 24h instead of 24h0m0s.
 func (l Limit) String() string {
 	length := l.Period.String()
 	if strings.HasSuffix(length, "m0s") {
@@ -115,7 +112,7 @@ type SpentError struct {
 	Limit Limit
 	Used  float64
 	Until time.Time
-	// RetryAfter is how long it is until then, in whole seconds, at least 1 s.
+	// RetryAfter is the time until Until, in whole seconds, at least 1 s.
 	RetryAfter time.Duration
 }
 
@@ -133,7 +130,7 @@ func (a amounts) plus(b amounts) amounts {
 }
 
 // byName returns the amount that a Limit with this name limits. known is false if ParseLimits has no such name.
-func (a amounts) byName(name string) (n float64, known bool) {
+func (a amounts) byName(name string) (amount float64, known bool) {
 	switch name {
 	case "cost":
 		return a.Cost, true
@@ -194,20 +191,20 @@ func (p *pendingUse) total() amounts {
 // the store would lift all limits.
 //
 // check reads the pending use before the store. If it read the store first, use that is stored in between would be in
-// neither figure. In this order it may be in both, so a caller who is very close to a limit may be refused a moment too
-// early.
+// neither figure. In this order it may be in both, so a caller close to a limit may be refused a moment too early.
 func (b *budgets) check(ctx context.Context, caller string) error {
 	b.mu.Lock()
-	use, tooMany := b.pending[caller].total(), len(b.pending) >= maxPending
+	pending := b.pending[caller].total()
+	tooManyPending := len(b.pending) >= maxPending
 	b.mu.Unlock()
-	stored, _, err := b.load(ctx, caller)
+	stored, _, err := b.loadPeriods(ctx, caller)
 	if err != nil {
 		return fmt.Errorf("read what a caller has used: %w: %w", event.ErrUnavailable, err)
 	}
-	if tooMany {
+	if tooManyPending {
 		return fmt.Errorf("store what callers have used: %w", event.ErrUnavailable)
 	}
-	if spent := b.spent(stored, use); spent != nil {
+	if spent := b.findSpentLimit(stored, pending); spent != nil {
 		return spent
 	}
 	return nil
@@ -221,14 +218,14 @@ func (b *budgets) charge(ctx context.Context, caller string, use amounts) *Spent
 	defer cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := b.pending[caller]
-	if p == nil {
-		p = &pendingUse{}
-		b.pending[caller] = p
+	pending := b.pending[caller]
+	if pending == nil {
+		pending = &pendingUse{}
+		b.pending[caller] = pending
 	}
-	p.waiting = p.waiting.plus(use)
-	b.storeLocked(ctx, caller, p)
-	return b.spent(p.stored, p.total()) // use p, because storeLocked may have removed it from b.pending
+	pending.waiting = pending.waiting.plus(use)
+	b.storeLocked(ctx, caller, pending) // may remove pending from b.pending
+	return b.findSpentLimit(pending.stored, pending.total())
 }
 
 // storeLocked stores pending.waiting until nothing is waiting or the store fails. Then it removes the caller from
@@ -244,7 +241,7 @@ func (b *budgets) storeLocked(ctx context.Context, caller string, pending *pendi
 		pending.inFlight, pending.waiting = pending.waiting, amounts{}
 		use := pending.inFlight
 		b.mu.Unlock()
-		stored, err := b.add(ctx, caller, use)
+		stored, err := b.addToStored(ctx, caller, use)
 		b.mu.Lock()
 		pending.inFlight = amounts{}
 		if err != nil {
@@ -261,22 +258,22 @@ func (b *budgets) storeLocked(ctx context.Context, caller string, pending *pendi
 func (b *budgets) flush(ctx context.Context) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for caller, p := range b.pending {
+	for caller, pending := range b.pending {
 		if ctx.Err() != nil {
 			return
 		}
-		b.storeLocked(ctx, caller, p)
+		b.storeLocked(ctx, caller, pending)
 	}
 }
 
-// spent returns an error if the stored and the pending use together have reached a limit, and nil otherwise. If several
+// findSpentLimit returns an error if the stored and the pending use together have reached a limit, or nil. If several
 // limits are reached, the error names the one whose period ends last, because the caller is refused until then.
-func (b *budgets) spent(stored map[string]period, pending amounts) (longest *SpentError) {
+func (b *budgets) findSpentLimit(stored map[string]period, pending amounts) (longest *SpentError) {
 	now := b.store.Now()
 	for _, limit := range b.limits {
 		current := limit.current(stored, now)
-		amount, _ := pending.byName(limit.Name)
-		used := current.Used + amount
+		pendingAmount, _ := pending.byName(limit.Name)
+		used := current.Used + pendingAmount
 		if used < limit.Max {
 			continue
 		}
@@ -304,8 +301,8 @@ func (l Limit) isCurrent(stored map[string]period, now time.Time) bool {
 	return ok && now.Before(time.UnixMilli(s.From).Add(l.Period))
 }
 
-// load returns a caller's stored periods by Limit.key, or nil if none are stored. SetValue needs the returned revision.
-func (b *budgets) load(ctx context.Context, caller string) (stored map[string]period, revision uint64, err error) {
+// loadPeriods returns a caller's stored periods by Limit.key, or nil if none are stored. SetValue needs revision.
+func (b *budgets) loadPeriods(ctx context.Context, caller string) (stored map[string]period, revision uint64, err error) {
 	value, revision, err := b.store.Value(ctx, values.NewKey("caller budget", caller))
 	if err != nil {
 		return nil, 0, err
@@ -318,11 +315,11 @@ func (b *budgets) load(ctx context.Context, caller string) (stored map[string]pe
 	return stored, revision, nil
 }
 
-// add adds use to a caller's stored periods, and returns the new sums. If another process changes the value between the
-// read and the write, add tries again, storeTries times in total, with pauses that get longer.
-func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[string]period, error) {
+// addToStored adds use to a caller's stored periods, and returns the new sums. If another process changes the value
+// between the read and the write, addToStored tries again, storeTries times in total, with pauses that get longer.
+func (b *budgets) addToStored(ctx context.Context, caller string, use amounts) (map[string]period, error) {
 	for try := range storeTries {
-		stored, revision, err := b.load(ctx, caller)
+		stored, revision, err := b.loadPeriods(ctx, caller)
 		if err != nil {
 			return nil, err
 		}
@@ -331,15 +328,17 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 		if err != nil {
 			return nil, fmt.Errorf("encode what a caller has used: %w", err)
 		}
-		revision, err = b.store.SetValue(ctx, values.NewKey("caller budget", caller), value, revision, ttl+time.Second)
+		newRevision, err := b.store.SetValue(ctx, values.NewKey("caller budget", caller), value, revision, ttl+time.Second)
 		if err != nil {
 			return nil, fmt.Errorf("store what a caller has used: %w", err)
 		}
-		if revision > 0 {
+		hasConflict := newRevision == 0 // another process has changed the value since loadPeriods
+		if !hasConflict {
 			return sum, nil
 		}
-		select { // another process changed the value; wait and try again
-		case <-time.After(rand.N(time.Millisecond << min(try, 7))):
+		pause := rand.N(time.Millisecond << min(try, 7))
+		select {
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -348,24 +347,11 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 }
 
 // addUse returns stored with use added, and how long it is until the last of these periods ends. It also adds to stored
-// periods of limits that this process does not have: other processes may have them, during a rolling update or before a
-// rollback.
+// periods of limits that this process does not have: other processes may have them, during an update or a rollback.
 func (b *budgets) addUse(stored map[string]period, use amounts) (sum map[string]period, ttl time.Duration) {
 	now := b.store.Now()
 	sum = make(map[string]period)
-	limits := slices.Clone(b.limits)
-	for key := range stored {
-		name, duration, _ := strings.Cut(key, "/")
-		length, err := time.ParseDuration(duration)
-		isOurs := slices.ContainsFunc(limits, func(l Limit) bool { return l.key() == key })
-		if err != nil || isOurs {
-			continue
-		}
-		if other := (Limit{Name: name, Period: length}); other.isCurrent(stored, now) {
-			limits = append(limits, other)
-		}
-	}
-	for _, limit := range limits {
+	for _, limit := range append(b.otherLimits(stored, now), b.limits...) {
 		current := limit.current(stored, now)
 		amount, _ := use.byName(limit.Name)
 		current.Used += amount
@@ -373,4 +359,18 @@ func (b *budgets) addUse(stored map[string]period, use amounts) (sum map[string]
 		ttl = max(ttl, time.UnixMilli(current.From).Add(limit.Period).Sub(now))
 	}
 	return sum, ttl
+}
+
+// otherLimits returns the limits, without Max, that have a current period in stored but are not in b.limits.
+func (b *budgets) otherLimits(stored map[string]period, now time.Time) (others []Limit) {
+	for key := range stored {
+		name, duration, _ := strings.Cut(key, "/") // see Limit.key
+		length, err := time.ParseDuration(duration)
+		isOurs := slices.ContainsFunc(b.limits, func(l Limit) bool { return l.key() == key })
+		other := Limit{Name: name, Period: length}
+		if err == nil && !isOurs && other.isCurrent(stored, now) {
+			others = append(others, other)
+		}
+	}
+	return others
 }

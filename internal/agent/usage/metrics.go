@@ -116,10 +116,11 @@ func (m *Meter) Check(ctx context.Context, account Account) error {
 
 // Count counts a model call in the metrics and towards the limits. cost is nil if the model has no price. If the caller
 // has now used up a limit, Count returns a *SpentError, and nil otherwise. Count waits until the use is stored, even
-// after ctx has ended, but not longer than storeTimeout. Use that could not be stored is stored with the caller's next
-// use, or by Flush.
+// after ctx has ended, but not longer than storeTimeout. Use that could not be stored is stored with the next use or by
+// Flush.
 func (m *Meter) Count(ctx context.Context, account Account, agent, model string, used event.Usage, cost *float64) *SpentError {
-	labels, use := m.labels(agent, model, account.Claim), amounts{Input: used.InputTokens, Output: used.OutputTokens, Total: used.TotalTokens}
+	use := amounts{Input: used.InputTokens, Output: used.OutputTokens, Total: used.TotalTokens}
+	labels := m.labels(agent, model, account.Claim)
 	m.tokens.Add(ctx, used.TotalTokens, labels)
 	if cost != nil {
 		use.Cost = *cost
@@ -149,17 +150,18 @@ func (m *Meter) labels(agent, model, claim string) metric.AddOption {
 		key = [3]string{Other, Other, claim}
 	}
 	if m.sets[key] == nil {
-		labels := []attribute.KeyValue{attribute.String("agent", key[0]), attribute.String("model", key[1])}
+		attributes := []attribute.KeyValue{attribute.String("agent", key[0]), attribute.String("model", key[1])}
 		if m.claim != "" {
-			labels = append(labels, attribute.String("claim", claim))
+			attributes = append(attributes, attribute.String("claim", claim))
 		}
-		m.sets[key] = metric.WithAttributeSet(attribute.NewSet(labels...))
+		m.sets[key] = metric.WithAttributeSet(attribute.NewSet(attributes...))
 	}
 	return m.sets[key]
 }
 
 // claimLabelLocked returns the label for a value of the claim: the value itself, None for "", or Other for a new value
-// after maxClaims. If the metrics have no such label, it returns "". The caller must hold m.mu.
+// after maxClaims. It adds a new value to m.claims. If the metrics have no such label, it returns "". m.mu must be
+// held.
 func (m *Meter) claimLabelLocked(value string) string {
 	switch {
 	case m.claim == "":

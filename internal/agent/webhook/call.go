@@ -56,15 +56,13 @@ type Call struct {
 	Server string // "" for a tool that belongs to no server
 	Tool   string
 	CallID string
-	// Args are the arguments as a JSON object. If the model wrote something else, Args is nil and ArgsText has its
-	// text.
+	// Args are the arguments as a JSON object. If the model wrote something else, Args is nil and ArgsText has that.
 	Args     json.RawMessage
 	ArgsText string
 	Result   *Result  // for ToolResult
 	Failure  *Failure // for ToolError
 
-	// Only for hooks about runs. If a process dies before it has stored the reply, another process asks about the same
-	// step, interrupt or end again.
+	// Only for hooks about runs. If a process dies before it has stored the reply, another process asks the same again.
 	ThreadID string
 	Step     int             // for PreModelCall and ModelResult
 	Request  *ModelRequest   // for PreModelCall
@@ -178,8 +176,7 @@ func (c Call) deliveryID() string {
 	return "dlv_" + hex.EncodeToString(sum[:16])
 }
 
-// encodeBody returns the body of the POST, which is also what is signed. now becomes the member timestamp, and delivery
-// the member delivery_id.
+// encodeBody returns the body of the POST, which is signed. now and delivery become its timestamp and delivery_id.
 func (c Call) encodeBody(now time.Time, delivery string) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

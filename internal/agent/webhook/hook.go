@@ -11,8 +11,7 @@
 // Each question is one signed POST. If there is no reply, it is not repeated, because the service may have acted on it.
 // There is one exception: if an HTTP/2 connection ends before the service has accepted the question, net/http sends the
 // same bytes again; the service can recognize them by their delivery_id. Over HTTP/1.1, each question has its own
-// connection. Ask blocks until the reply has arrived, 5 seconds have passed, or ctx ends. Questions may be asked
-// concurrently.
+// connection. Ask waits for the reply for up to 5 seconds, or until ctx ends. Questions may be asked concurrently.
 package webhook
 
 import (
@@ -65,7 +64,7 @@ type Client struct {
 	secret   func() auth.Secret
 	events   []Event
 	http     *http.Client
-	own      *http.Transport // below the transport of Options.Transport
+	base     *http.Transport // sends for the transport of Options.Transport
 	http2    atomic.Bool     // whether the last response came over HTTP/2
 	tracer   trace.Tracer
 	duration metric.Float64Histogram
@@ -81,8 +80,8 @@ func New(opts Options) (*Client, error) {
 		return nil, errors.New("there is no secret to sign with")
 	}
 	// The cloned transport uses the proxy that the environment configures (S3.7).
-	own := http.DefaultTransport.(*http.Transport).Clone()
-	var transport http.RoundTripper = fetch.Transport{RoundTripper: own} // so that spans do not quote replies
+	base := http.DefaultTransport.(*http.Transport).Clone()
+	var transport http.RoundTripper = fetch.Transport{RoundTripper: base} // so that spans do not quote replies
 	if opts.Transport != nil {
 		transport = opts.Transport(transport)
 	}
@@ -91,7 +90,7 @@ func New(opts Options) (*Client, error) {
 	}
 	client := &Client{
 		url:    opts.URL,
-		own:    own,
+		base:   base,
 		secret: opts.CurrentSecret,
 		events: opts.Events,
 		tracer: cmp.Or[trace.Tracer](opts.Tracer, tracenoop.NewTracerProvider().Tracer("")),
@@ -112,7 +111,7 @@ func New(opts Options) (*Client, error) {
 }
 
 // Close closes idle connections. It does not affect questions in flight.
-func (c *Client) Close() { c.own.CloseIdleConnections() }
+func (c *Client) Close() { c.base.CloseIdleConnections() }
 
 // Asks reports whether the service is to be asked about hook. A nil Client asks about nothing.
 func (c *Client) Asks(hook Event) bool {
@@ -131,14 +130,14 @@ func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 	defer span.End()
 	started := time.Now()
 	reply, err := c.postCall(ctx, call)
-	kind := reply.String()
+	outcome := reply.String()
 	if err != nil {
-		kind = "error"
+		outcome = "error"
 		span.SetStatus(codes.Error, err.Error())
 	}
-	span.SetAttributes(attribute.String("answerd.hook.reply", kind))
+	span.SetAttributes(attribute.String("answerd.hook.reply", outcome))
 	c.duration.Record(ctx, time.Since(started).Seconds(), metric.WithAttributes(
-		attribute.String("hook", string(call.Hook)), attribute.String("reply", kind)))
+		attribute.String("hook", string(call.Hook)), attribute.String("reply", outcome)))
 	return reply, err
 }
 
@@ -146,9 +145,9 @@ func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	var reused bool // whether the connection was used for another request before
+	var usedBefore bool // the connection was used for another request before
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused },
+		GotConn: func(conn httptrace.GotConnInfo) { usedBefore = conn.Reused },
 	})
 	req, err := c.newRequest(traced, call)
 	if err != nil {
@@ -164,8 +163,9 @@ func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 		return Reply{}, transportError(ctx)
 	}
 	defer resp.Body.Close()
-	c.http2.Store(resp.ProtoMajor >= 2)
-	if reused && resp.ProtoMajor < 2 { // req.Close was false, because the previous response came over HTTP/2
+	isHTTP2 := resp.ProtoMajor >= 2
+	c.http2.Store(isHTTP2)
+	if usedBefore && !isHTTP2 { // req.Close was false, because the previous response came over HTTP/2
 		return Reply{}, errors.New("the service changed to HTTP/1.1 on a connection in use")
 	}
 	if resp.StatusCode/100 != 2 {
@@ -201,8 +201,7 @@ func (c *Client) newRequest(ctx context.Context, call Call) (*http.Request, erro
 }
 
 // transportError returns the error for a question that got no reply. If ctx, the request's context, has ended, the
-// error says why. It does not wrap the error of net/http, which contains addresses and the URL, and the URL may contain
-// a key.
+// error says why. It does not wrap the error of net/http, which contains the URL, which may contain a key.
 func transportError(ctx context.Context) error {
 	err := ctx.Err()
 	switch {

@@ -5,6 +5,7 @@ import (
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -77,43 +78,35 @@ func parseReply(hook Event, text []byte) (Reply, error) {
 	if err := json.Unmarshal(text, &members); err != nil || members == nil {
 		return Reply{}, errReply
 	}
+	maps.DeleteFunc(members, func(_ string, value stdjson.RawMessage) bool { return string(value) == "null" })
 
 	var reply Reply
-	var structured stdjson.RawMessage
 	for name, value := range members {
-		if string(value) == "null" {
-			continue
-		}
 		hooks, known := memberHooks[name]
-		switch {
-		case !known:
+		if !known {
 			return Reply{}, errors.New("the reply has an unknown member")
-		case !slices.Contains(hooks, hook):
+		}
+		if !slices.Contains(hooks, hook) {
 			return Reply{}, fmt.Errorf("the reply has %s, which %s does not take", name, hook)
-		case name == "structured":
-			structured = value
-			continue
 		}
 		if err := reply.setMember(name, value); err != nil {
 			return Reply{}, err
 		}
 	}
-
-	if structured != nil { // last, because it needs the content
+	if structured := members["structured"]; structured != nil {
 		if err := reply.addStructured(structured); err != nil {
 			return Reply{}, err
 		}
 	}
-
 	reply.Reason = cleanReason(reply.Reason)
-	if err := reply.validateReply(); err != nil {
+	if err := reply.validate(); err != nil {
 		return Reply{}, err
 	}
 	return reply, nil
 }
 
-// setMember decodes a member into its field. name must be in memberHooks and not be "structured", which addStructured
-// handles. value must be valid JSON, and so is not empty.
+// setMember decodes a member into its field. name must be in memberHooks. setMember ignores "structured", which
+// parseReply adds after the content (addStructured). value must be valid JSON, and so is not empty.
 func (r *Reply) setMember(name string, value stdjson.RawMessage) (err error) {
 	switch name {
 	case "content":
@@ -121,48 +114,47 @@ func (r *Reply) setMember(name string, value stdjson.RawMessage) (err error) {
 	case "args":
 		r.Args = value
 		if value[0] != '{' {
-			err = wrongType(name)
+			err = wrongTypeError(name)
 		}
 	case "instructions":
-		err = unmarshal(name, value, &r.Instructions)
+		err = decodeMember(name, value, &r.Instructions)
 	case "messages":
 		r.Messages, err = parseMessages(value)
 	case "abort":
-		err = unmarshal(name, value, &r.Abort)
+		err = decodeMember(name, value, &r.Abort)
 	case "reason":
-		err = unmarshal(name, value, &r.Reason)
+		err = decodeMember(name, value, &r.Reason)
 	}
 	return err
 }
 
-// wrongType returns the error for a member whose value has the wrong JSON type.
-func wrongType(name string) error { return fmt.Errorf("the reply's %s is of a wrong type", name) }
+// wrongTypeError returns the error for a member whose value has the wrong JSON type.
+func wrongTypeError(name string) error { return fmt.Errorf("the reply's %s is of a wrong type", name) }
 
-// unmarshal decodes the value of the member name into the pointer target. It does not return the decoder's error, which
-// could quote the value.
-func unmarshal(name string, value stdjson.RawMessage, target any) error {
+// decodeMember decodes the value of the member name into the pointer target. It does not return the decoder's error,
+// which could quote the value.
+func decodeMember(name string, value stdjson.RawMessage, target any) error {
 	if json.Unmarshal(value, target) != nil {
-		return wrongType(name)
+		return wrongTypeError(name)
 	}
 	return nil
 }
 
-// parseContent decodes the member content into r.Text if it is a text, or into r.Content if it is a list of MCP content
-// blocks.
+// parseContent decodes the member content into r.Text if it is a text, or into r.Content if it is a list of blocks.
 func (r *Reply) parseContent(value stdjson.RawMessage) error {
 	if value[0] == '"' {
 		r.Text = new(string)
-		return unmarshal("content", value, r.Text)
+		return decodeMember("content", value, r.Text)
 	}
 	var blocks []stdjson.RawMessage
-	if err := unmarshal("content", value, &blocks); err != nil {
+	if err := decodeMember("content", value, &blocks); err != nil {
 		return err
 	}
 	if len(blocks) > maxBlocks {
 		return fmt.Errorf("the reply's content has more than %d blocks", maxBlocks)
 	}
-	for i, b := range blocks {
-		if problem := checkBlock(b); problem != "" {
+	for i, block := range blocks {
+		if problem := checkBlock(block); problem != "" {
 			return fmt.Errorf("the reply's content/%d%s", i, problem)
 		}
 	}
@@ -187,20 +179,20 @@ func checkBlock(raw stdjson.RawMessage) string {
 	if json.Unmarshal(raw, &members) != nil || members == nil {
 		return " is not an object"
 	}
-	kind, ok := stringOf(members["type"])
+	blockType, ok := stringOf(members["type"])
 	if !ok {
 		return "/type is missing or not a string"
 	}
-	names, known := blockMembers[kind]
+	stringMembers, known := blockMembers[blockType]
 	if !known {
 		return "/type must be text, image, audio, resource_link or resource"
 	}
-	for _, name := range names {
+	for _, name := range stringMembers {
 		if _, ok := stringOf(members[name]); !ok {
 			return "/" + name + " is missing or not a string"
 		}
 	}
-	switch kind {
+	switch blockType {
 	case "image", "audio":
 		data, _ := stringOf(members["data"])
 		if _, err := base64.StdEncoding.DecodeString(data); err != nil || data == "" {
@@ -215,15 +207,15 @@ func checkBlock(raw stdjson.RawMessage) string {
 // checkResource returns what is wrong with a content block's member resource, or "". Like checkBlock's, the text
 // follows the JSON pointer to the block.
 func checkResource(raw stdjson.RawMessage) string {
-	var r map[string]stdjson.RawMessage
-	if json.Unmarshal(raw, &r) != nil || r == nil {
+	var members map[string]stdjson.RawMessage
+	if json.Unmarshal(raw, &members) != nil || members == nil {
 		return "/resource is missing or not an object"
 	}
-	if _, ok := stringOf(r["uri"]); !ok {
+	if _, ok := stringOf(members["uri"]); !ok {
 		return "/resource/uri is missing or not a string"
 	}
-	_, isText := stringOf(r["text"])
-	blob, isBlob := stringOf(r["blob"])
+	_, isText := stringOf(members["text"])
+	blob, isBlob := stringOf(members["blob"])
 	if isText == isBlob {
 		return "/resource must have either text or blob, a string"
 	}
@@ -238,12 +230,12 @@ func stringOf(raw stdjson.RawMessage) (s string, ok bool) {
 	if len(raw) == 0 || raw[0] != '"' {
 		return "", false
 	}
-	return s, json.Unmarshal(raw, &s) == nil
+	ok = json.Unmarshal(raw, &s) == nil
+	return s, ok
 }
 
 // addStructured adds structured content to r.Content; a text in r.Text first becomes a content block. It refuses
-// structured content without content, because models read only the content, and only programs read the structured
-// content.
+// structured content without content, because models read only the content, not the structured content.
 func (r *Reply) addStructured(structured stdjson.RawMessage) error {
 	switch {
 	case r.Text != nil:
@@ -256,11 +248,10 @@ func (r *Reply) addStructured(structured stdjson.RawMessage) error {
 	return nil
 }
 
-// parseMessages decodes the member messages, and returns the texts of the messages. All of them must have the role
-// user.
+// parseMessages decodes the member messages, and returns the messages' texts. All of them must have the role user.
 func parseMessages(value stdjson.RawMessage) ([]string, error) {
 	var list []stdjson.RawMessage
-	if err := unmarshal("messages", value, &list); err != nil {
+	if err := decodeMember("messages", value, &list); err != nil {
 		return nil, err
 	}
 	if len(list) > maxMessages {
@@ -286,11 +277,12 @@ func parseMessages(value stdjson.RawMessage) ([]string, error) {
 	return out, nil
 }
 
-// validateReply returns an error if the reply has more than one decision, a reason without an abort, or more than
-// maxAdded bytes to add to a request.
-func (r Reply) validateReply() error {
+// validate returns an error if the reply has more than one decision, a reason without an abort, or more than maxAdded
+// bytes to add to a request.
+func (r Reply) validate() error {
 	decisions := 0
-	for _, isMade := range []bool{r.Text != nil || r.Content != nil, r.Args != nil, r.extends(), r.Abort} {
+	replacesResult := r.Text != nil || r.Content != nil
+	for _, isMade := range []bool{replacesResult, r.Args != nil, r.extends(), r.Abort} {
 		if isMade {
 			decisions++
 		}
@@ -312,8 +304,7 @@ func (r Reply) validateReply() error {
 	return nil
 }
 
-// cleanReason returns at most maxReason bytes of text, with control characters replaced by spaces, and trimmed of white
-// space.
+// cleanReason returns at most maxReason bytes of text, with control characters replaced by spaces, and trimmed.
 func cleanReason(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

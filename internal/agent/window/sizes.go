@@ -39,8 +39,8 @@ func (s *Sizes) Learn(model string, tokens int64) (isNew bool) {
 		s.byModel = make(map[string]learnedSize)
 	}
 	if _, known := s.byModel[model]; !known && len(s.byModel) >= maxSizes {
-		for other := range s.byModel {
-			delete(s.byModel, other)
+		for arbitrary := range s.byModel {
+			delete(s.byModel, arbitrary)
 			break
 		}
 	}

@@ -22,75 +22,71 @@ type Result struct {
 	TooLarge      bool  // what must be kept does not fit the window
 }
 
-// Trim shortens conv before a request if it is estimated to exceed the limit. If the size of the window is unknown, it
-// never shortens conv.
+// Trim shortens conv before a request if it is estimated to exceed the limit, unless the window's size is unknown.
 func (w *Window) Trim(conv *Conversation) Result {
-	w.sent = w.estimatePlain(conv)
+	w.sent = estimatePlain(conv)
 	result := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}
 	result.After = result.Before
 	if w.size == 0 || result.Before <= result.Limit {
 		return result
 	}
-	result.Trimmed, result.After = true, w.fit(conv, result.Limit)
+	result.Trimmed = true
+	result.After = w.fit(conv, result.Limit)
 	lowEstimate := result.After
 	if !w.counted {
 		lowEstimate /= 2 // the estimate may be twice the true size; let the provider decide
 	}
 	result.TooLarge = lowEstimate > result.Limit && !w.guessed
-	w.sent = w.estimatePlain(conv)
+	w.sent = estimatePlain(conv)
 	return result
 }
 
-// Refusal holds the sizes, in tokens, that a provider stated when it refused a request as too long. A size that it did
-// not state is 0.
+// Refusal holds the sizes, in tokens, that a provider stated when it refused a request as too long; 0 if it did not.
 type Refusal struct {
 	Window int64 // the context window, which prompt and answer share
 	Prompt int64 // the prompt, as the provider counted it
 }
 
 // TrimRefused shortens conv after the provider refused a request with it as too long. It also corrects w with the sizes
-// of the window and the prompt that the provider stated. If one of them is still unknown then, TrimRefused
-// guesses the size of the window, or raises the estimates (learnRefused).
+// of the window and the prompt that the provider stated. If one of them is still unknown then, TrimRefused guesses the
+// size of the window, or raises the estimates (learnRefused).
 //
 // If Trimmed is false, nothing could be left out, and only a request with a shorter answer can succeed. If TooLarge is
 // true, no request can succeed.
 func (w *Window) TrimRefused(conv *Conversation, refused Refusal) Result {
 	w.Observe(event.Usage{InputTokens: refused.Prompt})
 	w.LearnSize(refused.Window)
-	counted := refused.Prompt > 0 && w.Size() > 0
-	if !counted {
+	sizesAreKnown := refused.Prompt > 0 && w.Size() > 0
+	if !sizesAreKnown {
 		w.learnRefused(w.PromptTokens())
 	}
-	r := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}
-	target := r.Limit
-	if !counted {
+	result := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}
+	target := result.Limit
+	if !sizesAreKnown {
 		target = min(target, int64(float64(w.PromptTokens())*retryTrimRatio))
 	}
-	r.After = w.fit(conv, target)
-	r.Trimmed = r.After != r.Before
-	r.TooLarge = counted && r.After >= w.size
-	w.sent = w.estimatePlain(conv)
-	return r
+	result.After = w.fit(conv, target)
+	result.Trimmed = result.After != result.Before
+	result.TooLarge = sizesAreKnown && result.After >= w.size
+	w.sent = estimatePlain(conv)
+	return result
 }
 
 // learnRefused corrects w after the provider refused a prompt as too long without stating sizes. tokens is the
 // estimated length of that prompt. If the size of the window is unknown, learnRefused takes tokens as a guess.
-// Otherwise the prompt must really have been as large as the window, so it raises the factor accordingly, up to
-// maxFactor.
+// Otherwise the prompt must have been as large as the window, so it raises the factor accordingly, up to maxFactor.
 func (w *Window) learnRefused(tokens int64) {
 	if w.size == 0 {
 		w.size, w.guessed = tokens, true
 		w.reserve = defaultReserve(w.size)
 		return
 	}
-	w.factor = min(max(w.factor, w.factor*float64(w.size)/float64(max(tokens, 1))), maxFactor)
+	raised := w.factor * float64(w.size) / float64(max(tokens, 1))
+	w.factor = min(max(w.factor, raised), maxFactor)
 }
 
 // estimatePlain estimates the tokens of conv by bytes alone, without w.factor.
-func (w *Window) estimatePlain(conv *Conversation) int64 {
-	byBytes := Window{factor: 1}
-	return byBytes.conversationTokens(conv)
-}
+func estimatePlain(conv *Conversation) int64 { return byBytes.conversationTokens(conv) }
 
 // Conversation is a request's prompt: the messages, and the tools that the request offers. The messages are the system
 // prompt, the history, the question, and all turns since.
@@ -127,11 +123,11 @@ func (w *Window) conversationTokens(conv *Conversation) int64 {
 // messages of the last turn. Placeholders for earlier results are not counted.
 func (w *Window) requiredTokens(conv *Conversation) int64 {
 	sum := w.toolTokens(conv.Tools)
-	turn := conv.lastTurn()
+	lastTurn := conv.lastTurn()
 	for i := range conv.Messages {
 		m := &conv.Messages[i]
 		switch {
-		case i == 0 || i >= turn:
+		case i == 0 || i >= lastTurn:
 			sum += w.messageTokens(m)
 		case i > conv.History && m.Role != llm.ToolRole:
 			short := shortenArguments(m)
@@ -169,7 +165,8 @@ func (w *Window) fit(conv *Conversation, limit int64) int64 {
 // replaceEarlierResults replaces results before the last turn by placeholders, the oldest first, until it has saved
 // excess tokens. It keeps a result that is not longer than its placeholder. It returns how many tokens it saved.
 func (w *Window) replaceEarlierResults(conv *Conversation, excess int64) (saved int64) {
-	for i, turn := conv.History+1, conv.lastTurn(); i < turn && saved < excess; i++ {
+	lastTurn := conv.lastTurn()
+	for i := conv.History + 1; i < lastTurn && saved < excess; i++ {
 		m := &conv.Messages[i]
 		if m.Role != llm.ToolRole {
 			continue
@@ -186,7 +183,7 @@ func (w *Window) replaceEarlierResults(conv *Conversation, excess int64) (saved 
 // dropHistory drops the oldest messages of the history until it has saved excess tokens. It continues until the rest of
 // the history is empty or begins with a user message. It returns how many tokens it saved.
 func (w *Window) dropHistory(conv *Conversation, excess int64) (saved int64) {
-	dropped := 0
+	dropped := 0 // also the index of the last dropped message, because Messages[0] is the system prompt
 	for dropped < conv.History && saved < excess {
 		dropped++
 		saved += w.messageTokens(&conv.Messages[dropped])
@@ -204,7 +201,8 @@ func (w *Window) dropHistory(conv *Conversation, excess int64) (saved int64) {
 // shortenEarlierArguments leaves out long arguments of calls before the last turn, the oldest first, until it has saved
 // excess tokens. It returns how many tokens it saved.
 func (w *Window) shortenEarlierArguments(conv *Conversation, excess int64) (saved int64) {
-	for i, turn := conv.History+1, conv.lastTurn(); i < turn && saved < excess; i++ {
+	lastTurn := conv.lastTurn()
+	for i := conv.History + 1; i < lastTurn && saved < excess; i++ {
 		m := &conv.Messages[i]
 		before := w.messageTokens(m)
 		*m = shortenArguments(m)
@@ -236,24 +234,24 @@ const minResultTokens = 64
 
 // cutResults cuts the results of the last turn to limit tokens in total, and returns how many tokens it saved. It goes
 // from the shortest result to the longest. Each may have an equal share of what the shorter ones have left of limit, so
-// short results are not cut. When a share falls below minResultTokens, cutResults stops, and the results keep more than
-// limit tokens.
+// short results are not cut. When a share falls below minResultTokens, cutResults stops, above limit.
 func (w *Window) cutResults(conv *Conversation, limit int64) (saved int64) {
 	results := conv.lastResults()
 	slices.SortStableFunc(results, func(a, b *llm.Message) int {
 		return cmp.Compare(w.messageTokens(a), w.messageTokens(b))
 	})
 	for i, m := range results {
-		tokens := w.messageTokens(m)
+		before := w.messageTokens(m)
 		share := limit / int64(len(results)-i)
-		if tokens > share {
-			if share < minResultTokens {
-				return saved
-			}
+		if before > share && share < minResultTokens {
+			return saved
+		}
+		if before > share {
 			w.cutResult(conv, m, share)
 		}
-		saved += tokens - w.messageTokens(m)
-		limit -= w.messageTokens(m)
+		after := w.messageTokens(m)
+		saved += before - after
+		limit -= after
 	}
 	return saved
 }
@@ -270,20 +268,21 @@ func (w *Window) cutResult(conv *Conversation, message *llm.Message, tokens int6
 		}
 	}
 	note := fmt.Sprintf("\n[cut here to make room%s]", stored)
-	excess := w.messageTokens(message) + w.textTokens(len(note)) - tokens + 1 // 1 more, because estimates are rounded
-	keep := len(message.Text) - int(float64(excess)*bytesPerToken/w.factor) - 1
-	keep = max(min(keep, len(message.Text)-1), 0)
-	for keep > 0 && !utf8.RuneStart(message.Text[keep]) { // do not cut within a character
-		keep--
+	// Cut one token and one byte more, because both estimates are rounded down.
+	excess := w.messageTokens(message) + w.textTokens(len(note)) - tokens + 1
+	excessBytes := max(int(float64(excess)*bytesPerToken/w.factor)+1, 1)
+	kept := max(len(message.Text)-excessBytes, 0)
+	for kept > 0 && !utf8.RuneStart(message.Text[kept]) { // do not cut within a character
+		kept--
 	}
-	message.Text = message.Text[:keep] + note
+	message.Text = message.Text[:kept] + note
 }
 
-// placeholder returns the message that replaces a result which is left out. It is needed because endpoints refuse a
-// call without a result.
+// placeholder returns the message that replaces a result which is left out. Endpoints refuse a call without a result.
 func (c *Conversation) placeholder(message *llm.Message) llm.Message {
-	return llm.Message{Role: message.Role, CallID: message.CallID, Tool: message.Tool, Failed: message.Failed, Text: fmt.Sprintf(
-		"[The result of %s (call %s) was left out to make room%s.]", message.Tool, message.CallID, c.storedAt(message, ". It is kept at "))}
+	text := fmt.Sprintf("[The result of %s (call %s) was left out to make room%s.]",
+		message.Tool, message.CallID, c.storedAt(message, ". It is kept at "))
+	return llm.Message{Role: message.Role, CallID: message.CallID, Tool: message.Tool, Failed: message.Failed, Text: text}
 }
 
 // storedAt returns prefix followed by the path where the log stores a result. It returns "" if the log does not store

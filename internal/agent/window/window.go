@@ -56,6 +56,9 @@ type Window struct {
 	counted bool    // factor comes from a provider's count
 }
 
+// byBytes estimates by bytes alone, without a provider's count. It must not be changed.
+var byBytes = &Window{factor: 1}
+
 // New returns a Window with the size in the model's profile. If the profile has none, nothing is trimmed until a
 // provider refuses a request.
 func New(profile llm.Profile) *Window {
@@ -66,16 +69,15 @@ func New(profile llm.Profile) *Window {
 	return w
 }
 
-// defaultReserve returns how many tokens are kept free for the answer, in a window of this size, if the profile does
-// not say.
+// defaultReserve returns how many tokens of a window are kept free for the answer if the profile does not say.
 func defaultReserve(size int64) int64 { return min(size/8, maxAnswerReserve) }
 
 // LearnSize sets the window's size to tokens, a size that the endpoint stated. It ignores 0. It also ignores a size that
 // is not smaller than the known one, unless that one is a guess. If there is no reserve for the answer, or the reserve
 // takes more than half of the window, LearnSize sets the default reserve.
 func (w *Window) LearnSize(tokens int64) {
-	isKnown := w.size > 0 && !w.guessed
-	if tokens <= 0 || isKnown && w.size <= tokens {
+	isSmaller := w.Size() == 0 || tokens < w.Size()
+	if tokens <= 0 || !isSmaller {
 		return
 	}
 	w.size, w.guessed = tokens, false
@@ -135,12 +137,12 @@ func (w *Window) messageTokens(message *llm.Message) int64 {
 	for _, c := range message.Calls {
 		size += len(c.Name) + len(c.Arguments) + tokensPerMessage*bytesPerToken
 	}
-	if x := message.Extensions; x != nil {
-		size += len(x.Message)
-		if x.Content != nil {
-			size += len(x.Content) - len(message.Text) // Content is sent instead of Text, which it contains
+	if extensions := message.Extensions; extensions != nil {
+		size += len(extensions.Message)
+		if extensions.Content != nil {
+			size += len(extensions.Content) - len(message.Text) // Content is sent instead of Text, which it contains
 		}
-		for _, c := range x.Calls {
+		for _, c := range extensions.Calls {
 			size += len(c)
 		}
 	}
@@ -149,34 +151,29 @@ func (w *Window) messageTokens(message *llm.Message) int64 {
 
 // MessageTokens estimates the tokens of messages by bytes alone, without a provider's count.
 func MessageTokens(messages []llm.Message) (sum int64) {
-	byBytes := Window{factor: 1}
 	for i := range messages {
 		sum += byBytes.messageTokens(&messages[i])
 	}
 	return sum
 }
 
-// mediaTokens estimates the tokens of a message's images, audio and PDF. It does not use Window.factor, which corrects
-// estimates for text.
+// mediaTokens estimates the tokens of a message's images, audio and PDF. Window.factor is only for text.
 func mediaTokens(message *llm.Message) (sum int64) {
-	for _, p := range message.Media {
+	for _, file := range message.Media {
 		switch {
-		case p.IsImage() || p.URL != "":
+		case file.IsImage() || file.URL != "":
 			sum += tokensPerImage
-		case p.MIME == "application/pdf":
-			sum += max(tokensPerImage, int64(len(p.Data)/pdfBytesPerToken))
+		case file.MIME == "application/pdf":
+			sum += max(tokensPerImage, int64(len(file.Data)/pdfBytesPerToken))
 		default:
-			sum += int64(len(p.Data) / audioBytesPerToken)
+			sum += int64(len(file.Data) / audioBytesPerToken)
 		}
 	}
 	return sum
 }
 
 // ToolTokens estimates the tokens of tools' definitions by bytes alone, without a provider's count.
-func ToolTokens(tools []llm.Tool) int64 {
-	byBytes := Window{factor: 1}
-	return byBytes.toolTokens(tools)
-}
+func ToolTokens(tools []llm.Tool) int64 { return byBytes.toolTokens(tools) }
 
 // toolTokens estimates the tokens of tools' definitions.
 func (w *Window) toolTokens(tools []llm.Tool) int64 {

@@ -278,7 +278,7 @@ func TestObserveFollowsTheProvidersCount(t *testing.T) {
 		t.Errorf("promptLimit() = %d, want 7000", w.promptLimit())
 	}
 	c := newConversation("SQ", func(int) int { return 3000 })
-	w.sent = w.estimatePlain(c)
+	w.sent = estimatePlain(c)
 	for _, u := range []struct {
 		counted int64
 		factor  float64
