@@ -426,7 +426,7 @@ func (c *childRun) chargeParent(ctx context.Context) error {
 	if err := parent.budget.SpendChild(ctx, parent.run.out, spent); err != nil {
 		return err
 	}
-	return parent.run.suspension.recheck()
+	return parent.run.suspension.suspendAsRecorded()
 }
 
 // spentBy returns what a run and its children have used, according to the run's events. A final answer contains the

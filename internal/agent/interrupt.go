@@ -144,7 +144,7 @@ func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 	}
 	for _, question := range unreported {
 		if question.isAsked {
-			l.callInterruptHook(ctx, question)
+			l.agent.runs.Go(func() { l.run.runGuarded(func() { l.callInterruptHook(ctx, question) }) })
 		}
 	}
 	return nil

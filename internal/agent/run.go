@@ -203,7 +203,7 @@ func (a *Agent) AdvanceClock(run string, used time.Duration) {
 	a.mu.Unlock()
 	if r != nil {
 		r.clock.Advance(used)
-		_ = r.suspension.recheck() // an error of the log ends the run at its next event
+		_ = r.suspension.suspendAsRecorded() // an error of the log ends the run at its next event
 	}
 }
 

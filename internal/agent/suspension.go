@@ -89,10 +89,10 @@ func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan
 	}
 }
 
-// recheck suspends a rerun if all its calls wait and the recording has a suspended event next. It is called after
-// events that change nothing in s, because in the recording the suspension may follow such an event. It does nothing if
-// the run is not a rerun. An error comes from the log.
-func (s *suspension) recheck() error {
+// suspendAsRecorded suspends a rerun if all its calls wait and the recording has a suspended event next. Call it after
+// an event that changes nothing in s, because in the recording the suspension may follow such an event. It does nothing
+// if the run is not a rerun. An error comes from the log.
+func (s *suspension) suspendAsRecorded() error {
 	if s.run.agent.Repeat == nil {
 		return nil
 	}
