@@ -252,6 +252,15 @@ func (exec *toolExecution) canceledFailure(ctx context.Context) error {
 	return exec.failure(mcp.Cancelled, recorded.CallCancelled)
 }
 
+// failureOf returns the failure of a call that could not continue because of err: a cancellation if ctx has ended, and
+// otherwise err itself.
+func (exec *toolExecution) failureOf(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return exec.canceledFailure(ctx)
+	}
+	return err
+}
+
 // recordedDecision returns what a rule or a hook decided about the call in the recording that a rerun repeats. It
 // returns the zero value if nothing was decided, or if the run is not a rerun.
 func (exec *toolExecution) recordedDecision() recorded.Decision {
@@ -322,20 +331,15 @@ func (a *Agent) recordResult(ctx context.Context, exec *toolExecution, res *cont
 // stores the report. If something is missing from the event but the report is not stored, resultURL is "".
 func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *mcp.CallError) callOutcome {
 	failure := &event.ToolError{
-		Call:       exec.Call,
-		Args:       exec.args,
-		ArgsText:   exec.argsText,
-		Kind:       string(failed.Kind),
-		Errors:     fieldErrors(failed.Fields),
-		DurationMS: exec.duration.Milliseconds(),
+		Call: exec.Call, Args: exec.args, ArgsText: exec.argsText,
+		Kind: string(failed.Kind), Errors: fieldErrors(failed.Fields), DurationMS: exec.duration.Milliseconds(),
 	}
 	outcome := callOutcome{abort: exec.abort, errorEvent: failure}
 	if exec.runID != "" {
 		outcome.resultURL = a.resultPath(exec.runID, exec.CallID)
 	}
 	text, truncated := content.TruncateText(failed.Message, maxForModel, outcome.resultURL)
-	// With hooks configured, do not store the report: the hook saw only the failure's text, so readers must not see
-	// more.
+	// With hooks, do not store the report: the hook saw only the failure's text, so readers must not see more.
 	mayStore := exec.runID != "" && exec.toolReport != nil && a.Hooks == nil
 	mustStore := mayStore && (truncated || !exec.toolReport.IsText())
 	isStored := mustStore && a.storeResult(ctx, exec, exec.toolReport)
@@ -484,13 +488,9 @@ func fieldErrors(fields []mcp.ContentField) []event.FieldError {
 	return out
 }
 
-// withChild returns o with the call's child run added: its id in the event, and what it has used. It changes nothing
-// for a call without a child run.
+// withChild returns o with the id of the call's child run in its event, and with what the child has used, if any.
 func (o callOutcome) withChild(exec *toolExecution) callOutcome {
 	o.spent = exec.spent
-	if exec.childID == "" {
-		return o
-	}
 	if o.errorEvent != nil {
 		o.errorEvent.ChildRunID = exec.childID
 	} else {

@@ -57,7 +57,7 @@ func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Resu
 	if err != nil || exec.hookResult != nil { // a hook supplied the result, so no child was started
 		return nil, err
 	}
-	defer l.run.suspension.setAwaitsChild(child.id, false)
+	defer l.run.suspension.endChildWait(child.id)
 	end, readErr := child.readToEnd(ctx)
 	switch {
 	case readErr != nil && l.run.relinquished() != nil:
@@ -109,7 +109,7 @@ func (c *childRun) open(ctx context.Context) error {
 	if started {
 		c.id = earlier.Child
 		c.attached = true
-		c.loop.run.suspension.setAwaitsChild(c.id, true)
+		c.loop.run.suspension.beginChildWait(c.id)
 		c.exec.childID = c.id
 		return nil
 	}
@@ -225,7 +225,7 @@ func (c *childRun) begin(ctx context.Context, request Request) error {
 		return fmt.Errorf("ask the agent %s: %w", exec.askedAgent, err)
 	}
 
-	l.run.suspension.setAwaitsChild(c.id, true)
+	l.run.suspension.beginChildWait(c.id)
 	exec.childID = c.id
 	agent.runInBackground(child)
 	return nil

@@ -86,7 +86,7 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	l.catalog = req.namedAgent.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
 	l.tools = l.catalog.ByName
 	// Set these before the first return with an error, because logEnd and recordRunEnd read them.
-	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.releaseTurn)
+	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.wakeCalls)
 	l.media = mediaBudget{profile: profile, budget: l.budget}
 	l.metadata = event.Metadata{
 		ToolNames:          []string{},
@@ -285,12 +285,12 @@ func (l *loop) operatorLimit(name string) float64 {
 // askOwner.
 func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raised bool, _ error) {
 	s := &l.run.suspension
-	s.beginTurn(ctx, []*call{{}}) // a call without an id represents the run, so that the question can suspend it
+	s.beginCalls(ctx, runQuestion) // the run waits as if one of its calls asked the question, and so can be suspended
 	res, err := l.askOwner(ctx, event.Interrupt{
 		Kind: event.KindBudget, Limit: reached.Name, Used: reached.Used, Max: reached.Max,
 		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(reached.Used), formatNumber(reached.Max), reached.Name),
 	})
-	err = errors.Join(err, s.endCall(""))
+	err = errors.Join(err, s.endCall(runQuestion))
 	if cause := context.Cause(ctx); cause != nil {
 		return false, cause
 	}

@@ -174,20 +174,20 @@ func (l *loop) appendStepStart(ctx context.Context) error {
 }
 
 // restoreCalls sets the outcomes of the turn's calls that ended in earlier processes, and charges the budget for calls
-// that were sent there. It returns the other calls, which must still be made or refused. They include calls that were
-// sent but have no outcome: executeToolCall refuses those, since it is unknown whether they were executed, or continues
-// them with their pending input or child.
-func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callOutcome) (remaining []*call) {
+// that were sent there. It returns the ids of the other calls, which must still be made or refused. They include calls
+// that were sent but have no outcome: executeToolCall refuses those, since it is unknown whether they were executed, or
+// continues them with their pending input or child.
+func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callOutcome) (remaining []string) {
 	l.budget.BeginTurn(len(calls))
 	for i, c := range calls {
 		earlier := l.replayed.Call(c.CallID)
 		if earlier == nil {
-			remaining = append(remaining, c)
+			remaining = append(remaining, c.CallID)
 			continue
 		}
 		l.restoreCharge(i, c, earlier)
 		if earlier.End == nil {
-			remaining = append(remaining, c)
+			remaining = append(remaining, c.CallID)
 			continue
 		}
 		outcomes[i] = l.restoreOutcome(ctx, earlier)
@@ -412,6 +412,16 @@ func (l *loop) withdrawQuestions(ctx context.Context, replayedCall *replay.Call,
 		l.agent.wakeParent(l.run, question.ID) // the parent may ask the same question, and would wait until it expires
 	}
 	return nil
+}
+
+// withdrawRestored appends the event that withdraws a question which another process asked and this one did not open
+// again. If the run is suspended, it then resumes the run. An error comes from the log.
+func (s *suspension) withdrawRestored(ctx context.Context, question event.Interrupt) error {
+	withdrawn := newInterrupt(question).resolvedEvent(resolution{unanswered: errWithdrawn})
+	if err := s.run.awaitOrder(ctx, withdrawn); err != nil {
+		return err
+	}
+	return s.appendAndResume(ctx, withdrawn)
 }
 
 // takeOpenQuestions removes the open questions from replayedCall, or marks them as resolved there, and returns them. It

@@ -459,9 +459,9 @@ func (a *Agent) awaitReader(r *run) {
 	}
 }
 
-// holdGrace ends the grace period of a run that waits for a person. Until the person answers, only the question's
+// stopGrace ends the grace period of a run that waits for a person. Until the person answers, only the question's
 // expiry limits the wait.
-func (a *Agent) holdGrace(r *run) {
+func (a *Agent) stopGrace(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r.stopGraceLocked()

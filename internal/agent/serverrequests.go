@@ -165,11 +165,10 @@ func (l *loop) writePending(ctx context.Context, exec *toolExecution) error {
 	if err != nil {
 		return fmt.Errorf("encode what a call requires: %w", err)
 	}
-	err = l.run.writeParts(ctx, data, replay.NoteInput, replay.CallKey(exec.CallID))
-	if err != nil && ctx.Err() != nil {
-		return exec.canceledFailure(ctx)
+	if err := l.run.writeParts(ctx, data, replay.NoteInput, replay.CallKey(exec.CallID)); err != nil {
+		return exec.failureOf(ctx, err)
 	}
-	return err
+	return nil
 }
 
 // replayedPending decodes what writePending stored for a call in an earlier process. It returns nil if nothing was

@@ -76,17 +76,18 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 		return err
 	}
 	l.media.startTurn()
+	ownCount := 0 // how many calls of the agent's own tools the loop has passed
 	for _, c := range reply.calls {
 		if c.byClient {
-			l.appendMetadata(c, l.boundedParams(c), jsonText("null")) // the client sends the result with its next request
+			l.appendMetadata(c, l.chargeParams(c), jsonText("null")) // the client sends the result with its next request
 			continue
 		}
-		outcome := outcomes[0] // outcomes contains only the calls that the agent executes
-		outcomes = outcomes[1:]
+		outcome := outcomes[ownCount]
+		ownCount++
 		if outcome.spent != nil {
 			l.countChild(*outcome.spent)
 		}
-		l.messages = append(l.messages, l.resultMessage(c, outcome))
+		l.messages = append(l.messages, l.chargeResult(c, outcome))
 		l.addMetadata(c, outcome)
 	}
 	l.reserveConversation()
@@ -101,50 +102,43 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 
 // runCalls executes a turn's calls concurrently, except those that ended in another process. It returns one outcome for
 // each call, in the order of calls. A failed call does not affect the others. If a hook ends the run or the time for
-// tools is used up, runCalls cancels the calls in flight. A non-nil error ends the run; if ctx has ended, it is the
-// cause of ctx.
+// tools is used up, runCalls cancels the calls in flight. An error ends the run; if ctx has ended, it is the cause of
+// ctx.
 //
 // runCalls returns only after the goroutines of all calls have ended, so that no event of a call comes after the next
 // step's step_start. Each goroutine writes only its own elements of outcomes and errs.
 func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callOutcome, error) {
 	outcomes := make([]callOutcome, len(calls))
 	errs := make([]error, len(calls))
-	turnCtx, endTurn := context.WithCancelCause(ctx)
-	defer endTurn(nil)
+	turnCtx, cancelTurn := context.WithCancelCause(ctx)
+	defer cancelTurn(nil)
 	// toolTime ends when the time for tools is used up or when the run ends; then its cause is the run's.
 	toolTime := l.run.clock.ToolContext()
-	stopAfterFunc := context.AfterFunc(toolTime, func() { endTurn(context.Cause(toolTime)) })
+	stopAfterFunc := context.AfterFunc(toolTime, func() { cancelTurn(context.Cause(toolTime)) })
 	defer stopAfterFunc()
 	remaining := l.restoreCalls(ctx, calls, outcomes)
-	l.run.suspension.beginTurn(turnCtx, remaining)
+	l.run.suspension.beginCalls(turnCtx, remaining...)
 
 	var wg sync.WaitGroup
-	refusals := l.refuseExcessAsks(calls)
+	refusals := l.applyTurnLimits(calls, final)
 	for i, c := range calls {
 		if outcomes[i].isSet() {
 			continue
-		}
-		refusal := refusals[i]
-		switch {
-		case final:
-			refusal = recorded.NoMoreCalls
-		case i >= maxCallsPerTurn:
-			refusal = fmt.Sprintf(recorded.LimitOfTurn+"%d calls can be made in one turn.", maxCallsPerTurn)
 		}
 		wg.Go(func() {
 			defer recoverTo(&errs[i])
 			defer func() { errs[i] = errors.Join(errs[i], l.run.suspension.endCall(c.CallID)) }()
 			defer l.budget.SkipCall(i) // if this call was not charged, later calls must not wait for it
-			outcomes[i], errs[i] = l.runCall(turnCtx, c, i, refusal)
+			outcomes[i], errs[i] = l.runCall(turnCtx, c, i, refusals[i])
 			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
-				endTurn(abort)
+				cancelTurn(abort)
 			}
 		})
 	}
 
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
-		return outcomes, err
+		return nil, err
 	}
 	return outcomes, errors.Join(errs...)
 }
@@ -188,29 +182,33 @@ func (l *loop) prepareAsk(exec *toolExecution) {
 	}
 }
 
-// refuseExcessAsks returns one text per call. The text is "" if the call may be made, and otherwise says that the turn
-// asks more than maxAsksPerTurn agents. It also sets l.askCount, the number of child runs that share the rest of the
-// budget.
-func (l *loop) refuseExcessAsks(calls []*call) []string {
-	refusals := make([]string, len(calls))
+// applyTurnLimits returns one text per call. The text is "" if the call may be made. Otherwise it tells the model why the
+// call is refused: the turn is the final one, or the call is beyond maxCallsPerTurn or maxAsksPerTurn. applyTurnLimits
+// also sets l.askCount, the number of child runs that share the rest of the budget.
+func (l *loop) applyTurnLimits(calls []*call, final bool) (refusals []string) {
+	refusals = make([]string, len(calls))
 	l.askCount = 0
 	for i, c := range calls {
-		if !hasAskTool(l.askTools, c.Tool) {
-			continue
+		isAsk := hasAskTool(l.askTools, c.Tool)
+		isExcessAsk := isAsk && l.askCount == maxAsksPerTurn
+		if isAsk && !isExcessAsk {
+			l.askCount++
 		}
-		if l.askCount == maxAsksPerTurn {
+		switch {
+		case final:
+			refusals[i] = recorded.NoMoreCalls
+		case i >= maxCallsPerTurn:
+			refusals[i] = fmt.Sprintf(recorded.LimitOfTurn+"%d calls can be made in one turn.", maxCallsPerTurn)
+		case isExcessAsk:
 			refusals[i] = fmt.Sprintf(recorded.LimitOfTurn+"%d agents can be asked in one turn.", maxAsksPerTurn)
-			continue
 		}
-		l.askCount++
 	}
 	return refusals
 }
 
 // runCall executes one of a turn's calls and appends its tool_result or tool_error. index is the call's position in the
-// calls that runCalls got. refusal says why the call must not be made; "" means that it may be made. If a hook reacts
-// to the call by ending the run, runCall returns the outcome together with an *abortError. With any other error, the
-// outcome is zero.
+// calls that runCalls got. refusal says why the call must not be made; "" means that it may be made. If a hook ends the
+// run because of the call, the error is an *abortError. With an error, the outcome is zero.
 func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) (callOutcome, error) {
 	exec := l.newExecution(c, index, refusal)
 	outcome, err := l.agent.executeToolCall(ctx, exec)
@@ -235,17 +233,19 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 	if err := l.run.awaitOrder(ctx, end); err != nil {
 		return callOutcome{}, err
 	}
-	err = l.run.suspension.appendOutcome(ctx, c.CallID, end)
-	if err == nil && outcome.abort != nil {
-		err = outcome.abort
+	if err := l.run.suspension.appendOutcome(ctx, c.CallID, end); err != nil {
+		return callOutcome{}, err
 	}
-	return outcome, err
+	if outcome.abort != nil {
+		return callOutcome{}, outcome.abort
+	}
+	return outcome, nil
 }
 
-// resultMessage returns the message that tells the model a call's outcome. It limits the text to maxForModel and to
-// what is left of the run's budget of result bytes. It charges that budget, so call it once for each call, in call
-// order.
-func (l *loop) resultMessage(c *call, outcome callOutcome) llm.Message {
+// chargeResult returns the message that tells the model a call's outcome, and charges the run's budget of result bytes
+// for its text. It limits the text to maxForModel and to what is left of that budget. Call it once for each call, in
+// call order.
+func (l *loop) chargeResult(c *call, outcome callOutcome) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
 	if failure := outcome.errorEvent; failure != nil {
 		text := c.changedArgsNote() + string(errorObject(failure.Payload))
@@ -269,7 +269,7 @@ func errorObject(text string) jsonText {
 // addMetadata adds a call to the answer's metadata. A run's calls share maxMetadata bytes. Once these are used up, the
 // metadata gets only the first minMetadata bytes of a call's arguments and of its result.
 func (l *loop) addMetadata(c *call, outcome callOutcome) {
-	params := l.boundedParams(c)
+	params := l.chargeParams(c)
 	if failure := outcome.errorEvent; failure != nil {
 		text, _ := content.TruncateText(failure.Payload, l.metadataLeft(), outcome.resultURL)
 		l.appendMetadata(c, params, errorObject(text))
@@ -279,9 +279,9 @@ func (l *loop) addMetadata(c *call, outcome callOutcome) {
 	l.appendMetadata(c, params, result)
 }
 
-// boundedParams returns a call's arguments for the metadata. If they exceed what is left of maxMetadata, it returns
-// only their first minMetadata bytes, as text. It adds the length of what it returns to l.metadataSize.
-func (l *loop) boundedParams(c *call) jsonText {
+// chargeParams returns a call's arguments for the metadata, and adds their length to l.metadataSize. If they exceed what
+// is left of maxMetadata, it returns only their first minMetadata bytes, as text.
+func (l *loop) chargeParams(c *call) jsonText {
 	params := c.metadataParams()
 	if len(params) > l.metadataLeft() {
 		text, _ := content.TruncateText(string(params), minMetadata, "")
