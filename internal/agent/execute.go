@@ -31,28 +31,33 @@ func (a *Agent) executeRun(r *run, restoreErr error) {
 	}
 	a.metrics.active.Add(a.ctx, 1)
 	defer a.containPanic(r)
-	ctx := a.startRunSpan(r)
-	seconds := r.req.Budget.Seconds
-	if r.replayed != nil {
-		r.clock.Restore(r.replayed.Used, r.replayed.Reported["seconds"])
-		seconds = cmp.Or(r.replayed.Raised["seconds"], seconds)
-	}
-	if a.Repeat != nil && a.Repeat.ManualClock {
-		r.clock.SetManual()
-	}
-	ctx = r.clock.Start(ctx, seconds, r.out, r.runGuarded)
+	ctx := r.startClock(a.startRunSpan(r))
 	defer r.clock.Stop()
 	r.suspension.restore()
 	l := &loop{agent: a, run: r, started: started, replayed: r.replayed}
 	var end event.Body
 	err := restoreErr
-	if err == nil {
+	if restoreErr == nil {
 		end, err = l.restoredEnd()
 	}
 	if err == nil && end == nil {
 		end, err = l.runTurns(ctx)
 	}
 	a.concludeRun(ctx, l, end, err, restoreErr)
+}
+
+// startClock starts the run's clock, and returns a context that ends when the run's time is used up. After a takeover
+// the clock continues with the time that earlier processes charged, and with the limit that a person raised, if any.
+func (r *run) startClock(ctx context.Context) context.Context {
+	limit := r.req.Budget.Seconds
+	if r.replayed != nil {
+		r.clock.Restore(r.replayed.Used, r.replayed.Reported["seconds"])
+		limit = cmp.Or(r.replayed.Raised["seconds"], limit)
+	}
+	if repeat := r.agent.Repeat; repeat != nil && repeat.ManualClock {
+		r.clock.SetManual()
+	}
+	return r.clock.Start(ctx, limit, r.out, r.runGuarded)
 }
 
 // concludeRun appends the terminal event, unless this process has relinquished the run, and removes the run from
@@ -63,19 +68,13 @@ func (a *Agent) executeRun(r *run, restoreErr error) {
 func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, restoreErr error) {
 	r := l.run
 	span := trace.SpanFromContext(ctx)
-	ended := false
-	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
-		if err != nil {
-			end = a.terminalEventFor(ctx, r, err)
-		}
-		ended = a.endRun(context.WithoutCancel(ctx), l, end, restoreErr) // append even if the run's context has ended
+	isExecutedElsewhere := r.relinquished() != nil || errors.Is(err, event.ErrFenced)
+	if err != nil && !isExecutedElsewhere {
+		end = a.terminalEventFor(ctx, r, err)
 	}
-	if ended {
-		a.wakeParent(r, r.ID) // after the event, since the parent reads its child's end from the log
-	}
-	r.inbox.stopListening()
-
-	if !ended {
+	// Append the event even if the run's context has ended.
+	if isExecutedElsewhere || !a.endRun(context.WithoutCancel(ctx), l, end, restoreErr) {
+		r.inbox.stopListening()
 		span.End()
 		a.removeRun(r)
 		a.metrics.active.Add(a.ctx, -1)
@@ -85,6 +84,8 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, r
 		return
 	}
 
+	a.wakeParent(r, r.ID) // after the event, since the parent reads its child's end from the log
+	r.inbox.stopListening()
 	a.recordRunEnd(span, l, end)
 	span.End()
 	a.removeRun(r)

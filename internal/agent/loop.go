@@ -41,25 +41,21 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 		if err := l.spendTokens(ctx, reply); err != nil {
 			return nil, err
 		}
-		if len(reply.calls) == 0 {
+		if len(reply.calls) > 0 {
+			if err := l.checkBudgetBeforeCalls(ctx, turn, reply, final); err != nil {
+				return nil, err
+			}
+			if err := l.toolTurn(ctx, reply, final); err != nil {
+				return nil, err
+			}
+		}
+		if final || len(reply.calls) == 0 {
 			if end := l.endOrRepair(reply); end != nil {
 				return end, nil
 			}
-			continue
+			continue // the next turn corrects the answer
 		}
-		if err := l.checkBudgetBeforeCalls(ctx, turn, reply, final); err != nil {
-			return nil, err
-		}
-		if err := l.toolTurn(ctx, reply, final); err != nil {
-			return nil, err
-		}
-		switch {
-		case final:
-			if end := l.endOrRepair(reply); end != nil {
-				return end, nil
-			}
-			continue
-		case reply.hasClientCalls():
+		if reply.hasClientCalls() {
 			// The API client executes its own tools and sends their results with its next request. It does so only if
 			// the finish reason is tool_calls, which not every endpoint reports.
 			reply.finish = "tool_calls"
@@ -158,12 +154,12 @@ func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 // stores it in a note. Before that, it may ask the run's owner to raise a limit (checkBudget). For a replayed step it
 // takes the decision from the log: a new decision could differ, for example because more time has passed.
 func (l *loop) checkLimits(ctx context.Context, turn int) error {
-	if recorded := l.replayed.Step(l.step); recorded != nil {
-		l.applyRaised(recorded.RaisedAfter)
+	if step := l.replayed.Step(l.step); step != nil {
+		l.repeatIncreases(step.RaisedAfter)
 		// The earlier process may have died after the step ended but before it decided.
-		isDecided := recorded.StopReason != "" || l.step < len(l.replayed.Steps)
+		isDecided := step.StopReason != "" || l.step < len(l.replayed.Steps)
 		if isDecided {
-			l.stopReason = recorded.StopReason
+			l.stopReason = step.StopReason
 			return nil
 		}
 	}
@@ -230,9 +226,9 @@ func (l *loop) endOrRepair(reply modelReply) event.Body {
 // checkBudgetBeforeCalls asks for a higher budget if the model's output alone has used it up, because all of the turn's
 // calls would be refused. It does not ask in the final turn, or if the agent executes none of the calls.
 func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply modelReply, final bool) error {
-	if s := l.replayed.Step(l.step); s != nil {
-		l.applyRaised(s.RaisedBefore)
-		if s.HasEndedCall() {
+	if step := l.replayed.Step(l.step); step != nil {
+		l.repeatIncreases(step.RaisedBefore)
+		if step.HasEndedCall() {
 			return nil // the earlier process already made this check
 		}
 	}
@@ -242,26 +238,28 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 	return l.checkBudget(ctx, turn)
 }
 
-// checkBudget sets budgetSpent if a limit is reached and not raised. It asks the run's owner to raise the limit, and
-// blocks until the question is resolved, provided that the request allows questions, the turn is not the last one, and
-// the operator's limit is higher. After an increase it checks again, because another limit may be reached too. The
-// error is that of askForIncrease.
+// checkBudget sets budgetSpent if a limit of the run's budget is reached and not raised. It asks the run's owner to raise
+// the limit, and blocks until the question is resolved, provided that the request allows questions, the turn is not the
+// last one, and the operator's limit is higher. After an increase it checks again, because another limit may be reached
+// too. The error is that of askForIncrease.
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	mayAsk := turn != l.run.req.MaxTurns && l.run.req.canAnswer(event.KindBudget)
+	if l.replayed != nil && l.replayed.BudgetQuestion != nil {
+		// An earlier process asked this question, and it is still open.
+		if err := l.askForIncrease(ctx, l.replayed.BudgetQuestion.Limit); err != nil || l.budgetSpent {
+			return err
+		}
+	}
 	for {
 		limit := l.budget.Spent()
-		switch {
-		case l.replayed != nil && l.replayed.BudgetQuestion != nil:
-			limit = l.replayed.BudgetQuestion.Limit // an earlier process asked this question, and it is still open
-		case limit == "":
+		if limit == "" {
 			return nil
-		case !mayAsk || !l.canIncrease(limit):
+		}
+		if !mayAsk || !l.canIncrease(limit) {
 			l.budgetSpent = true
 			return nil
 		}
-		raised, err := l.askForIncrease(ctx, l.budget.Status(limit))
-		l.budgetSpent = !raised
-		if err != nil || l.budgetSpent {
+		if err := l.askForIncrease(ctx, limit); err != nil || l.budgetSpent {
 			return err
 		}
 	}
@@ -279,46 +277,50 @@ func (l *loop) operatorLimit(name string) float64 {
 	return l.agent.budgetLimits(l.run.req.namedAgent).ByName()[name]
 }
 
-// askForIncrease asks the run's owner to raise the limit that was reached, and blocks until the question is resolved.
-// If the owner agrees, it raises the limit and returns true. raised is false if the owner refuses or does not answer in
-// time. No call may be in flight, because the question may suspend the run. The error is the cause of ctx, or that of
-// askOwner.
-func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raised bool, _ error) {
+// askForIncrease asks the run's owner to raise the limit called name, and blocks until the question is resolved. If the
+// owner agrees, it raises the limit. If the owner refuses or does not answer in time, it sets budgetSpent. No call may be
+// in flight, because the question may suspend the run. The error is the cause of ctx, or comes from the log.
+func (l *loop) askForIncrease(ctx context.Context, name string) error {
+	limit := l.budget.Status(name)
 	s := &l.run.suspension
 	s.beginCalls(ctx, runQuestion) // the run waits as if one of its calls asked the question, and so can be suspended
 	res, err := l.askOwner(ctx, event.Interrupt{
-		Kind: event.KindBudget, Limit: reached.Name, Used: reached.Used, Max: reached.Max,
-		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(reached.Used), formatNumber(reached.Max), reached.Name),
+		Kind: event.KindBudget, Limit: name, Used: limit.Used, Max: limit.Max,
+		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(limit.Used), formatNumber(limit.Max), name),
 	})
 	err = errors.Join(err, s.endCall(runQuestion))
 	if cause := context.Cause(ctx); cause != nil {
-		return false, cause
+		return cause
 	}
-	if err != nil || !res.isApproved() {
-		return false, err
+	if err != nil {
+		return err
 	}
-	limit := res.raisedLimit(reached.Max, l.operatorLimit(reached.Name))
-	l.budget.Raise(reached.Name, limit)
-	if reached.Name == "seconds" {
-		l.run.clock.Raise(limit, l.run.out)
+	if !res.isApproved() {
+		l.budgetSpent = true
+		return nil
 	}
-	return true, nil
+	raised := res.raisedLimit(limit.Max, l.operatorLimit(name))
+	l.budget.Raise(name, raised)
+	if name == "seconds" {
+		l.run.clock.Raise(raised, l.run.out)
+	}
+	return nil
 }
 
-// applyRaised raises the limits that the log says were raised during a replayed step.
-func (l *loop) applyRaised(raised []event.BudgetResolved) {
-	for _, r := range raised {
-		l.budget.Raise(r.Limit, r.Max)
+// repeatIncreases raises the limits that people raised during a replayed step. increases are their answers.
+func (l *loop) repeatIncreases(increases []event.BudgetResolved) {
+	for _, increase := range increases {
+		l.budget.Raise(increase.Limit, increase.Max)
 	}
 }
 
 // reserveConversation sets the run's counted memory to what the run holds between two turns: its request, and the
 // messages after the question. This corrects the count, which only grows during a turn.
 func (l *loop) reserveConversation() {
-	n := l.run.req.size()
-	ownMessages := min(l.historyLen+2, len(l.messages)) // up to and including the question, which req.size counts
-	for _, m := range l.messages[ownMessages:] {
-		n += len(m.Text) + mediaSize(m.Media)
+	held := l.run.req.size()
+	fromRequest := min(1+l.historyLen+1, len(l.messages)) // the system prompt, the history and the question
+	for _, m := range l.messages[fromRequest:] {
+		held += len(m.Text) + mediaSize(m.Media)
 	}
-	l.run.reserveMemory(n - int(l.run.textBytes.Load()))
+	l.run.reserveMemory(held - int(l.run.textBytes.Load()))
 }

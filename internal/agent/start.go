@@ -116,7 +116,8 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request)
 	if err := a.validateRequest(owner, &request); err != nil {
 		return event.Run{}, err
 	}
-	deadline := time.Now().Add(a.InputTimeout)
+	waitCtx, stop := context.WithTimeoutCause(ctx, a.InputTimeout, errQueuedTooLong)
+	defer stop()
 	for {
 		// Look for an earlier run first: a repeated request adds no load, so it must not be refused for lack of a slot.
 		run, key, err := a.runByKey(ctx, owner, request)
@@ -124,11 +125,8 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request)
 			return run, err
 		}
 		if activeID != "" && !request.runsBeside() {
-			waitCtx, stop := context.WithDeadlineCause(ctx, deadline, errQueuedTooLong)
-			waitErr := a.freeThread(waitCtx, ownerOf(owner), request.ThreadID, activeID, request.OnBusy)
-			stop()
-			if waitErr != nil {
-				return event.Run{}, waitErr
+			if err := a.freeThread(waitCtx, ownerOf(owner), request.ThreadID, activeID, request.OnBusy); err != nil {
+				return event.Run{}, err
 			}
 			activeID = ""
 			continue // another request with the same key may have started a run during the wait
@@ -162,14 +160,7 @@ func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Reque
 	}
 	r := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, request)
 	r.account = a.usage.AccountOf(owner)
-	err := a.usage.Check(ctx, r.account)
-	if errors.Is(err, usage.ErrSpent) {
-		a.metrics.countRefusal(ctx, err)
-	}
-	if err == nil {
-		err = a.admitRun(ctx, r, owner)
-	}
-	if err != nil {
+	if err := a.admitRun(ctx, r); err != nil {
 		r.cancel(err)
 		return event.Run{}, err
 	}
@@ -210,31 +201,32 @@ func (a *Agent) runInBackground(r *run) {
 // the run's grace period.
 //
 // If a step fails, beginRun undoes the earlier steps as far as the log permits. The next question in the thread, or the
-// process that claims the job, repairs the rest. The error is a *event.BusyError if the thread has another active run.
+// process that claims the job, repairs the rest. The error is ErrDraining if this process has handed over its runs,
+// wraps a *event.BusyError if the thread has another active run, and otherwise wraps the error of the step.
 func (a *Agent) beginRun(ctx context.Context, r *run) error {
 	if err := a.Log.Create(ctx, r.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
 	}
-	began, err := r.beginTurn(ctx)
+	turnBegan, err := r.beginTurn(ctx)
 	if err == nil {
 		err = r.saveCheckpoint(ctx)
 	}
 	if err == nil {
 		err = r.appendStart(ctx)
 	}
-	if err != nil {
-		a.undoBegin(context.WithoutCancel(ctx), r, began)
-		if r.relinquished() == errHandedOver {
-			return ErrDraining // Drain handed over this process's runs while this one waited for the log
-		}
-		if errors.Is(err, event.ErrFenced) {
-			// Another request with the same key waited too long for the first event, and marked this run as abandoned.
-			err = event.ErrStarting
-		}
-		return fmt.Errorf("start a run: %w", err)
+	if err == nil {
+		a.awaitReader(r) // the client is about to open a reader, and even a short DisconnectGrace must leave time for that
+		return nil
 	}
-	a.awaitReader(r) // the client is about to open a reader, and even a short DisconnectGrace must leave time for that
-	return nil
+	a.undoBegin(context.WithoutCancel(ctx), r, turnBegan)
+	switch {
+	case r.relinquished() == errHandedOver:
+		return ErrDraining // Drain handed over this process's runs while this one waited for the log
+	case errors.Is(err, event.ErrFenced):
+		// Another request with the same key waited too long for the first event, and marked this run as abandoned.
+		err = event.ErrStarting
+	}
+	return fmt.Errorf("start a run: %w", err)
 }
 
 // undoBegin deletes a run that did not begin from the log, so that the run blocks neither its idempotency key nor its
@@ -252,11 +244,17 @@ func (a *Agent) undoBegin(ctx context.Context, r *run, turnBegan bool) {
 	}
 }
 
-// admitRun waits up to ten seconds for a slot, and then registers the run in Agent.active. It must come before the run
-// is written to the log, because code that finds the run in the log relies on finding it here too. If admitRun returns
-// nil, the caller must call a.runs.Done once.
-func (a *Agent) admitRun(ctx context.Context, r *run, owner auth.Identity) error {
-	_, err := a.acquireSlot(ctx, owner, memoryOf(r.req.size()), func(slot *admission.Slot) {
+// admitRun refuses the run if a budget of its caller is used up. Otherwise it waits up to ten seconds for a slot, and
+// then registers the run in Agent.active. It must come before the run is written to the log, because code that finds
+// the run in the log relies on finding it here too. If admitRun returns nil, the caller must call a.runs.Done once.
+func (a *Agent) admitRun(ctx context.Context, r *run) error {
+	if err := a.usage.Check(ctx, r.account); err != nil {
+		if errors.Is(err, usage.ErrSpent) {
+			a.metrics.countRefusal(ctx, err)
+		}
+		return err
+	}
+	_, err := a.acquireSlot(ctx, r.caller, memoryOf(r.req.size()), func(slot *admission.Slot) {
 		r.slot = slot
 		r.memory = slot.Memory
 		a.active[r.ID] = r
@@ -434,24 +432,28 @@ func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, 
 	}
 	serverTools := request.namedAgent.catalogs.catalogFor(a.ToolsFor(ctx, caller), request)
 	asks := a.askTools(caller, request)
+	isServiceTool := func(name string) bool {
+		_, isServerTool := serverTools.ByName[name]
+		return isServerTool || hasAskTool(asks, name)
+	}
 	for _, name := range request.AllowedTools {
-		if _, isServerTool := serverTools.ByName[name]; !isServerTool && !hasAskTool(asks, name) {
+		if !isServiceTool(name) {
 			return &InvalidError{"/tool_choice", "there is no tool called " + name}
 		}
 	}
-	if request.ForcedTool == "" {
-		if request.ToolChoice == ToolRequired && len(serverTools.Tools) == 0 && len(request.ClientTools) == 0 && len(asks) == 0 {
-			return &InvalidError{"/tool_choice", "no tool can be called"}
+	if request.ForcedTool != "" {
+		isForced := func(t ClientTool) bool { return t.Name == request.ForcedTool }
+		isClientTool := slices.ContainsFunc(request.clientTools(serverTools, nil, asks), isForced)
+		if !isClientTool && !isServiceTool(request.ForcedTool) {
+			return &InvalidError{"/tool_choice", "there is no tool of this name"}
 		}
 		return nil
 	}
-	_, isServerTool := serverTools.ByName[request.ForcedTool]
-	isForced := func(t ClientTool) bool { return t.Name == request.ForcedTool }
-	isClientTool := slices.ContainsFunc(request.clientTools(serverTools, nil, asks), isForced)
-	if isServerTool || isClientTool || hasAskTool(asks, request.ForcedTool) {
-		return nil
+	toolCount := len(serverTools.Tools) + len(request.ClientTools) + len(asks)
+	if request.ToolChoice == ToolRequired && toolCount == 0 {
+		return &InvalidError{"/tool_choice", "no tool can be called"}
 	}
-	return &InvalidError{"/tool_choice", "there is no tool of this name"}
+	return nil
 }
 
 // validateAttachments returns an *InvalidError for the first attachment that the model does not accept. It checks only
