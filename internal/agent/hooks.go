@@ -81,8 +81,8 @@ func (a *Agent) askPreHook(ctx context.Context, exec *toolExecution) (reply webh
 	return reply, nil, nil
 }
 
-// askCallHook sends request, which is about exec, to its hook, and returns the reply and the result in it (replyResult).
-// The error says why there is no usable reply.
+// askCallHook sends request, which is about exec, to its hook, and returns the reply and the result in it
+// (replyResult). The error says why there is no usable reply.
 func (a *Agent) askCallHook(ctx context.Context, exec *toolExecution, request webhook.Call) (webhook.Reply, *content.Result, error) {
 	reply, err := a.Hooks.Ask(ctx, request)
 	if err != nil {
@@ -226,8 +226,9 @@ func (a *Agent) logHook(ctx context.Context, level slog.Level, message string, e
 		slog.String("tool", exec.Tool), slog.String("server", exec.Server), slog.String("hook", string(hook))}, more...)...)
 }
 
-// flushEvents waits until the log has stored a run's events. Call it before a hook sees the events: a process that takes
-// over the run must find everything in the log that the hook has seen. It does nothing if run is "", in a direct call.
+// flushEvents waits until the log has stored a run's events. Call it before a hook sees the events: a process that
+// takes over the run must find everything in the log that the hook has seen. It does nothing if run is "", in a direct
+// call.
 func (a *Agent) flushEvents(ctx context.Context, run string) error {
 	if run == "" {
 		return nil
@@ -271,8 +272,8 @@ func (l *loop) askAboutRun(ctx context.Context, request webhook.Call) (webhook.R
 	return reply, nil
 }
 
-// repeatAbort returns an *abortError, in a rerun, if hook ended the recorded run in this step, and otherwise nil. hook is
-// webhook.PreModelCall, before the model is asked, or webhook.ModelResult, after its answer.
+// repeatAbort returns an *abortError, in a rerun, if hook ended the recorded run in this step, and otherwise nil. hook
+// is webhook.PreModelCall, before the model is asked, or webhook.ModelResult, after its answer.
 func (l *loop) repeatAbort(step int, hook webhook.Event) error {
 	if l.agent.Repeat == nil {
 		return nil

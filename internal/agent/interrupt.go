@@ -103,19 +103,20 @@ func (l *loop) askOwnerAll(
 // prepareQuestion returns an interrupt for wanted, which may be in the replayed state or new, and makes the inbox
 // expect its answer. If the question is already resolved, or no person can be asked, it returns the resolution instead,
 // and open is nil.
-func (l *loop) prepareQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
-	i, res, err := l.replayedQuestion(ctx, wanted)
-	if err == nil && i == nil && res == nil {
-		i, res, err = l.newQuestion(ctx, wanted)
+func (l *loop) prepareQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, err error) {
+	open, resolved, err = l.takeReplayedQuestion(ctx, wanted)
+	isNew := open == nil && resolved == nil && err == nil
+	if isNew {
+		open, resolved, err = l.newQuestion(ctx, wanted)
 	}
-	if err != nil || res != nil {
-		return nil, res, err
+	if err != nil || resolved != nil {
+		return nil, resolved, err
 	}
 	if wanted.Kind == event.KindBudget {
-		i.operatorLimit = l.operatorLimit(wanted.Limit)
+		open.operatorLimit = l.operatorLimit(wanted.Limit)
 	}
-	l.run.inbox.expectAnswer(i) // before its event is appended, since a reader may answer at once
-	return i, nil, nil
+	l.run.inbox.expectAnswer(open) // before its event is appended, since a reader may answer at once
+	return open, nil, nil
 }
 
 // awaitResolution blocks until an open question is answered, expires, or is withdrawn because ctx has ended. It returns
@@ -152,8 +153,7 @@ func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 
 // newQuestion makes an interrupt from wanted, with an id, a creation time and an expiry. The interrupt expires after
 // InputTimeout, or at wanted.ExpiresAt if that is set and earlier. It is not asked yet. If no person can be asked,
-// newQuestion appends the question together with its resolution, and returns that in unanswered, which is nil
-// otherwise.
+// newQuestion appends the question together with its resolution, and returns only the resolution, in unanswered.
 func (l *loop) newQuestion(ctx context.Context, wanted event.Interrupt) (_ *interrupt, unanswered *resolution, _ error) {
 	canAnswer := l.run.req.canAnswer(wanted.Kind)
 	now := l.agent.Log.Now()
@@ -165,11 +165,11 @@ func (l *loop) newQuestion(ctx context.Context, wanted event.Interrupt) (_ *inte
 	wanted.CreatedAt = now.UnixMilli()
 	wanted.ExpiresAt = min(expires.UnixMilli(), cmp.Or(wanted.ExpiresAt, math.MaxInt64)) // 0 means no earlier time
 	question := newInterrupt(wanted)
-	if !canAnswer {
-		res := resolution{unanswered: errNobodyToAsk}
-		return question, &res, l.run.suspension.recordUnanswered(ctx, question, res)
+	if canAnswer {
+		return question, nil, nil
 	}
-	return question, nil, nil
+	unanswered = &resolution{unanswered: errNobodyToAsk}
+	return nil, unanswered, l.run.suspension.recordUnanswered(ctx, question, *unanswered)
 }
 
 // awaitAnswer blocks until the question is answered or expires, or ctx ends, and returns the resolution. The log
@@ -180,13 +180,13 @@ func (l *loop) newQuestion(ctx context.Context, wanted event.Interrupt) (_ *inte
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
 	expiry := time.NewTimer(i.timeLeft(r.agent.Log.Now()))
 	defer expiry.Stop()
-	unanswered := resolution{unanswered: ErrExpired}
+	reason := ErrExpired
 	select {
 	case answer := <-i.answer:
 		return answer, nil
 	case <-expiry.C:
 	case <-ctx.Done():
-		unanswered = resolution{unanswered: errWithdrawn} // withdrawn by the server, or because the run ended
+		reason = errWithdrawn // by the server, or because the run ended
 	}
 	if err := r.relinquished(); err != nil {
 		return resolution{}, err
@@ -199,7 +199,7 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 		case <-r.inbox.stopped: // the run panicked, or another process has taken it over
 		}
 	}
-	return unanswered, nil // an error of the log is ignored: the run ends when its next event cannot be appended
+	return resolution{unanswered: reason}, nil // an error of the log is ignored: the run's next event will fail too
 }
 
 // elicitInput asks the run's owner a question that the server sent during call, and returns the owner's reply. The
@@ -233,30 +233,38 @@ func (a *Agent) validateBudgetIncrease(run event.Run, asked event.Interrupt, in 
 		return nil
 	}
 
-	var args map[string]json.RawMessage
-	if json.Unmarshal(in.Args, &args) != nil || len(args) != 1 || args["max"] == nil {
-		return &ContentError{[]InvalidError{{"/args", `must be {"max": N}, the new limit`}}}
+	limit, err := parseIncrease(in.Args)
+	if err != nil {
+		return err
 	}
-	var limit float64
-	if err := json.Unmarshal(args["max"], &limit); err != nil {
-		return &ContentError{[]InvalidError{{"/args/max", "must be a number"}}}
-	}
-
 	// This uses the agent's current definition. The run may have started with an older one; the process that executes
 	// the run applies that one's limit (raisedLimit).
 	operatorLimit := a.budgetLimits(a.agents.Load().find(run.Agent)).ByName()[asked.Limit]
 	isInteger := asked.Limit != "seconds" && asked.Limit != "cost"
+	current := max(asked.Max, asked.Used)
 	switch {
 	case isInteger && limit != math.Trunc(limit):
 		return &ContentError{[]InvalidError{{"/args/max", "must be a whole number"}}}
-	case limit <= max(asked.Max, asked.Used):
-		return &ContentError{[]InvalidError{{"/args/max", "must be above what is used, " + formatNumber(max(asked.Max, asked.Used))}}}
+	case limit <= current:
+		return &ContentError{[]InvalidError{{"/args/max", "must be above what is used, " + formatNumber(current)}}}
 	case operatorLimit > 0 && limit > operatorLimit:
 		return &ContentError{[]InvalidError{{"/args/max", "must not be above the operator's limit, " + formatNumber(operatorLimit)}}}
 	case limit > maxRaised:
 		return &ContentError{[]InvalidError{{"/args/max", "is too large"}}}
 	}
 	return nil
+}
+
+// parseIncrease returns the new limit in the arguments of an answer to a budget question. The error is a *ContentError.
+func parseIncrease(args jsonText) (limit float64, _ error) {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(args, &members) != nil || len(members) != 1 || members["max"] == nil {
+		return 0, &ContentError{[]InvalidError{{"/args", `must be {"max": N}, the new limit`}}}
+	}
+	if json.Unmarshal(members["max"], &limit) != nil {
+		return 0, &ContentError{[]InvalidError{{"/args/max", "must be a number"}}}
+	}
+	return limit, nil
 }
 
 // resolutionWait is how long Answer waits for the resolutions. The process that executes the run may have just died,
@@ -278,23 +286,15 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 	if err != nil {
 		return err
 	}
+	answers = slices.Clone(answers) // checkAnswer may repair their arguments
 	asked := make([]event.Interrupt, len(answers))
-	answers = slices.Clone(answers) // validateInput may repair their arguments
-	for n := range answers {
-		if asked[n], err = a.findInterrupt(ctx, r, answers[n].ID); err != nil {
+	for i := range answers {
+		if asked[i], err = a.checkAnswer(ctx, r, &answers[i]); err != nil {
 			return err
 		}
-		// If this process executes the run, the timer in awaitAnswer decides instead, which keeps its pace when the
-		// machine's clock is set.
-		if !a.isActive(run) && a.Log.Now().UnixMilli() >= asked[n].ExpiresAt {
-			return ErrExpired
-		}
-		if err := a.validateInput(r, asked[n], &answers[n]); err != nil {
-			return &InputError{answers[n].ID, err}
-		}
 	}
-	for n, question := range asked {
-		err := a.Log.AddInput(ctx, run, question.ID, encodeInput(answers[n], caller))
+	for i, question := range asked {
+		err := a.Log.AddInput(ctx, run, question.ID, encodeInput(answers[i], caller))
 		switch {
 		case errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded):
 			return ErrAnswered
@@ -304,6 +304,24 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", question.ID, "kind", question.Kind, "subject", caller.Subject)
 	}
 	return a.awaitResolutions(ctx, r, asked)
+}
+
+// checkAnswer returns the interrupt that answer is for, or an error if that cannot be answered, or not in this way. It
+// may repair answer.Args.
+func (a *Agent) checkAnswer(ctx context.Context, run event.Run, answer *Input) (event.Interrupt, error) {
+	question, err := a.findInterrupt(ctx, run, answer.ID)
+	if err != nil {
+		return event.Interrupt{}, err
+	}
+	// If this process executes the run, the timer in awaitAnswer decides instead, which keeps its pace when the
+	// machine's clock is set.
+	if !a.isActive(run.ID) && a.Log.Now().UnixMilli() >= question.ExpiresAt {
+		return event.Interrupt{}, ErrExpired
+	}
+	if err := a.validateInput(run, question, answer); err != nil {
+		return event.Interrupt{}, &InputError{answer.ID, err}
+	}
+	return question, nil
 }
 
 // FinishSignIn handles the query with which an authorization server redirected the user's browser back
@@ -335,21 +353,22 @@ func (a *Agent) awaitResolutions(ctx context.Context, run event.Run, asked []eve
 	}
 	timeout := time.NewTimer(resolutionWait)
 	defer timeout.Stop()
-	for pos := run.Last.Seq; ; {
+	pos := run.Last.Seq
+	for {
 		page, err := a.Log.After(ctx, run.ID, pos)
 		if err != nil {
 			return err
 		}
 		for _, e := range page.Events {
-			_, resolved := replay.InterruptOf(e)
-			delete(open, resolved)
+			_, resolvedID := replay.InterruptOf(e)
+			delete(open, resolvedID)
 			pos = e.Seq
 		}
-		switch {
-		case page.Ended || len(open) == 0:
+		if page.Ended || len(open) == 0 {
 			return nil
-		case len(page.Events) > 0:
-			continue
+		}
+		if len(page.Events) > 0 {
+			continue // the log may have more events already
 		}
 		select {
 		case <-page.More:
@@ -377,16 +396,17 @@ func (a *Agent) findInterrupt(ctx context.Context, run event.Run, id string) (ev
 		if err != nil {
 			return found, err
 		}
-		asked, resolvedID := replay.InterruptOf(e)
-		switch {
-		case id == "": // no interrupt has this id, but InterruptOf returns it for events that resolve none
-		case asked.ID == id:
+		asked, resolvedID := replay.InterruptOf(e) // "" for an event that asks or resolves no question
+		if id != "" && asked.ID == id {
 			found = asked
-		case resolvedID == id && e.Time >= found.ExpiresAt:
-			return found, ErrExpired
-		case resolvedID == id:
-			return found, ErrAnswered
 		}
+		if id == "" || resolvedID != id {
+			continue
+		}
+		if e.Time >= found.ExpiresAt {
+			return found, ErrExpired
+		}
+		return found, ErrAnswered
 	}
 	if found.ID == "" {
 		return found, ErrUnknownInterrupt

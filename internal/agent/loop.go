@@ -238,10 +238,10 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 	return l.checkBudget(ctx, turn)
 }
 
-// checkBudget sets budgetSpent if a limit of the run's budget is reached and not raised. It asks the run's owner to raise
-// the limit, and blocks until the question is resolved, provided that the request allows questions, the turn is not the
-// last one, and the operator's limit is higher. After an increase it checks again, because another limit may be reached
-// too. The error is that of askForIncrease.
+// checkBudget sets budgetSpent if a limit of the run's budget is reached and not raised. It asks the run's owner to
+// raise the limit, and blocks until the question is resolved, provided that the request allows questions, the turn is
+// not the last one, and the operator's limit is higher. After an increase it checks again, because another limit may be
+// reached too. The error is that of askForIncrease.
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	mayAsk := turn != l.run.req.MaxTurns && l.run.req.canAnswer(event.KindBudget)
 	if l.replayed != nil && l.replayed.BudgetQuestion != nil {
@@ -278,8 +278,8 @@ func (l *loop) operatorLimit(name string) float64 {
 }
 
 // askForIncrease asks the run's owner to raise the limit called name, and blocks until the question is resolved. If the
-// owner agrees, it raises the limit. If the owner refuses or does not answer in time, it sets budgetSpent. No call may be
-// in flight, because the question may suspend the run. The error is the cause of ctx, or comes from the log.
+// owner agrees, it raises the limit. If the owner refuses or does not answer in time, it sets budgetSpent. No call may
+// be in flight, because the question may suspend the run. The error is the cause of ctx, or comes from the log.
 func (l *loop) askForIncrease(ctx context.Context, name string) error {
 	limit := l.budget.Status(name)
 	s := &l.run.suspension

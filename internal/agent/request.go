@@ -250,8 +250,8 @@ func (r *Request) AddClientTool(tool ClientTool) *InvalidError {
 	return nil
 }
 
-// AllowOnly restricts the tools that the model may call to names: it removes all other ClientTools, and sets AllowedTools
-// to the names that no client tool has. All names must be valid (IsToolName).
+// AllowOnly restricts the tools that the model may call to names: it removes all other ClientTools, and sets
+// AllowedTools to the names that no client tool has. All names must be valid (IsToolName).
 func (r *Request) AllowOnly(names []string) {
 	r.AllowedTools = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return slices.ContainsFunc(r.ClientTools, func(t ClientTool) bool { return t.Name == name })

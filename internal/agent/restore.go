@@ -310,16 +310,16 @@ func (l *loop) approvedArgs(replayedCall *replay.Call) (args jsonText, edited bo
 	return res.Args, string(res.Args) != string(replayedCall.Approval.Args)
 }
 
-// replayedQuestion looks for wanted, a question that this process is about to ask, among the questions that earlier
+// takeReplayedQuestion looks for wanted, a question that this process is about to ask, among the questions that earlier
 // processes asked. It returns open if the question still waits for an answer, and resolved if it was resolved. Both are
-// nil if this process must ask it. If an approval was asked for other arguments than the call has now, replayedQuestion
-// withdraws it.
+// nil if this process must ask it. If an approval was asked for other arguments than the call has now,
+// takeReplayedQuestion withdraws it.
 //
 // Each open question is returned only once: it is then removed from the replayed state, or marked there.
 // withdrawQuestions withdraws the questions of a call that are still there when the call ends.
-func (l *loop) replayedQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
+func (l *loop) takeReplayedQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
 	if wanted.Kind == event.KindBudget {
-		open, resolved = l.replayedBudgetQuestion(wanted.Limit)
+		open, resolved = l.takeBudgetQuestion(wanted.Limit)
 		return open, resolved, nil
 	}
 	call := l.replayed.Call(wanted.CallID)
@@ -327,11 +327,11 @@ func (l *loop) replayedQuestion(ctx context.Context, wanted event.Interrupt) (op
 		return nil, nil, nil // the earlier process did not begin the call
 	}
 	if wanted.ChildRunID != "" {
-		open, resolved = l.replayedRelay(call, wanted.ID)
+		open, resolved = l.takeRelayedQuestion(call, wanted.ID)
 		return open, resolved, nil
 	}
 	if wanted.Kind == event.KindElicitation {
-		open, resolved = l.replayedElicitation(call, wanted.ID)
+		open, resolved = l.takeElicitation(call, wanted.ID)
 		return open, resolved, nil
 	}
 	approval := call.Approval
@@ -355,9 +355,9 @@ func reopenedInterrupt(asked event.Interrupt) *interrupt {
 	return question
 }
 
-// replayedElicitation looks for a question that an earlier process asked on behalf of the call's server. Its results
-// are as for replayedQuestion. A resolution has the action from the event and the content from the stored input.
-func (l *loop) replayedElicitation(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
+// takeElicitation looks for a question that an earlier process asked on behalf of the call's server. Its results
+// are as for takeReplayedQuestion. A resolution has the action from the event and the content from the stored input.
+func (l *loop) takeElicitation(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
 	if elicited, resolved := replayedCall.Elicited[id]; resolved {
 		answer := decodeInput(id, l.replayed.Inputs[id])
 		answer.Action = elicited.Action
@@ -373,10 +373,10 @@ func (l *loop) replayedElicitation(replayedCall *replay.Call, id string) (*inter
 	return nil, nil
 }
 
-// replayedBudgetQuestion looks for an earlier question about raising limit after the current step. Its results are as
-// for replayedQuestion. If the limit was not raised, the question counts as withdrawn, so that the run does not ask
+// takeBudgetQuestion looks for an earlier question about raising limit after the current step. Its results are as
+// for takeReplayedQuestion. If the limit was not raised, the question counts as withdrawn, so that the run does not ask
 // again.
-func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
+func (l *loop) takeBudgetQuestion(limit string) (*interrupt, *resolution) {
 	if l.replayed == nil {
 		return nil, nil
 	}
@@ -449,9 +449,9 @@ func takeOpenQuestions(replayedCall *replay.Call, keep []string) (taken []event.
 	return taken
 }
 
-// replayedRelay looks for a child run's question that an earlier process forwarded. Its results are as for
-// replayedQuestion. A resolved question without a stored input counts as expired.
-func (l *loop) replayedRelay(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
+// takeRelayedQuestion looks for a child run's question that an earlier process forwarded. Its results are as for
+// takeReplayedQuestion. A resolved question without a stored input counts as expired.
+func (l *loop) takeRelayedQuestion(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
 	q := replayedCall.RelayedQuestion(id)
 	switch {
 	case q == nil:

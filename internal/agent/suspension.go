@@ -105,8 +105,8 @@ func (s *suspension) suspendAsRecorded() error {
 	return s.suspendIfBlockedLocked()
 }
 
-// beginChargeWait records that a call of a rerun waits in recorded.Inputs.Charge, until endChargeWait. If all calls then
-// wait, the run is suspended. An error comes from the log.
+// beginChargeWait records that a call of a rerun waits in recorded.Inputs.Charge, until endChargeWait. If all calls
+// then wait, the run is suspended. An error comes from the log.
 func (s *suspension) beginChargeWait(callID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,9 +124,9 @@ func (s *suspension) endChargeWait(callID string) {
 	delete(s.awaitingCharge, callID)
 }
 
-// wakeCalls closes changed, which wakes the calls in awaitEarlierCalls, and marks all calls as not waiting. It does both
-// with mu held: if a call that is about to continue still counted as waiting, the run could be suspended while that
-// call continues.
+// wakeCalls closes changed, which wakes the calls in awaitEarlierCalls, and marks all calls as not waiting. It does
+// both with mu held: if a call that is about to continue still counted as waiting, the run could be suspended while
+// that call continues.
 func (s *suspension) wakeCalls(changed chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

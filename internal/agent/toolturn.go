@@ -182,9 +182,9 @@ func (l *loop) prepareAsk(exec *toolExecution) {
 	}
 }
 
-// applyTurnLimits returns one text per call. The text is "" if the call may be made. Otherwise it tells the model why the
-// call is refused: the turn is the final one, or the call is beyond maxCallsPerTurn or maxAsksPerTurn. applyTurnLimits
-// also sets l.askCount, the number of child runs that share the rest of the budget.
+// applyTurnLimits returns one text per call. The text is "" if the call may be made. Otherwise it tells the model why
+// the call is refused: the turn is the final one, or the call is beyond maxCallsPerTurn or maxAsksPerTurn.
+// applyTurnLimits also sets l.askCount, the number of child runs that share the rest of the budget.
 func (l *loop) applyTurnLimits(calls []*call, final bool) (refusals []string) {
 	refusals = make([]string, len(calls))
 	l.askCount = 0
@@ -279,8 +279,8 @@ func (l *loop) addMetadata(c *call, outcome callOutcome) {
 	l.appendMetadata(c, params, result)
 }
 
-// chargeParams returns a call's arguments for the metadata, and adds their length to l.metadataSize. If they exceed what
-// is left of maxMetadata, it returns only their first minMetadata bytes, as text.
+// chargeParams returns a call's arguments for the metadata, and adds their length to l.metadataSize. If they exceed
+// what is left of maxMetadata, it returns only their first minMetadata bytes, as text.
 func (l *loop) chargeParams(c *call) jsonText {
 	params := c.metadataParams()
 	if len(params) > l.metadataLeft() {
