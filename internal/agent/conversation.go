@@ -34,8 +34,8 @@ func (g messageGroup) isUser() bool { return g[0].Role == llm.User }
 func (r Request) groupHistory(profile llm.Profile) (groups []messageGroup, threadGroups int) {
 	var results []*llm.Message // pointers into groups: the result message of each call, in call order
 	for i, message := range slices.Concat(r.earlier, r.History) {
-		role := llm.Role(strings.ToLower(message.Role))
 		text, media := acceptedMedia(profile, message.Content, message.Media)
+		role := llm.Role(strings.ToLower(message.Role))
 		if role == llm.ToolRole {
 			fillResult(results, message.CallID, text, media)
 			continue
@@ -44,27 +44,31 @@ func (r Request) groupHistory(profile llm.Profile) (groups []messageGroup, threa
 		if role == llm.Assistant {
 			group = group.withCalls(message.Calls)
 		}
-		isKnown := role == llm.User || role == llm.Assistant
-		isEmpty := strings.TrimSpace(text) == "" && len(media) == 0 && len(group) == 1
-		if !isKnown || isEmpty {
+		if !group.isUsable() {
 			continue
 		}
 		groups = append(groups, group)
 		if i < len(r.earlier) {
 			threadGroups++
 		}
-		emptyResults := group[1:] // withCalls added one per call; fillResult fills them in later
-		for k := range emptyResults {
-			results = append(results, &emptyResults[k])
+		for k := 1; k < len(group); k++ { // the empty results, which fillResult fills in later
+			results = append(results, &group[k])
 		}
 	}
 
-	for _, m := range results {
-		if m.Text == "" {
-			m.Text = "[This call has no result.]"
+	for _, result := range results {
+		if result.Text == "" {
+			result.Text = "[This call has no result.]"
 		}
 	}
 	return groups, threadGroups
+}
+
+// isUsable reports whether the group's message is from the user or the assistant, and has text, media or calls.
+func (g messageGroup) isUsable() bool {
+	first := g[0]
+	isEmpty := strings.TrimSpace(first.Text) == "" && len(first.Media) == 0 && len(first.Calls) == 0
+	return !isEmpty && (first.Role == llm.User || first.Role == llm.Assistant)
 }
 
 // withCalls adds calls to the group's message, and an empty result message for each. It drops calls whose id is empty
@@ -136,10 +140,9 @@ func (r Request) validateQuestion() error {
 	if !strings.EqualFold(last.Role, string(llm.ToolRole)) {
 		return &InvalidError{"/question", "must not be blank"}
 	}
-	id := last.CallID
-	isResultOfID := func(m llm.Message) bool { return m.CallID == id && id != "" }
+	isLastResult := func(m llm.Message) bool { return m.CallID == last.CallID && m.CallID != "" }
 	groups, _ := r.groupHistory(llm.Profile{})
-	if len(groups) == 0 || !slices.ContainsFunc(groups[len(groups)-1], isResultOfID) {
+	if len(groups) == 0 || !slices.ContainsFunc(groups[len(groups)-1], isLastResult) {
 		return &InvalidError{"/history", "ends with a result that belongs to no call before it"}
 	}
 	return nil
@@ -160,15 +163,11 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, profi
 	threadGroups = min(threadGroups, len(history)) // lower if the question itself is part of the thread
 	// MaxHistory limits only the groups of the request's own history.
 	firstOwn := max(threadGroups, len(history)-l.agent.MaxHistory)
-	history = slices.Concat(history[:threadGroups], history[firstOwn:])
 	l.messages = []llm.Message{{Role: llm.System, Text: system}}
-	for _, group := range history {
-		l.messages = append(l.messages, group...)
-	}
+	l.messages = append(l.messages, slices.Concat(history[:threadGroups]...)...)
+	l.messages = append(l.messages, slices.Concat(history[firstOwn:]...)...)
 	l.historyLen = len(l.messages) - 1
-	for _, group := range question {
-		l.messages = append(l.messages, group...)
-	}
+	l.messages = append(l.messages, slices.Concat(question...)...)
 	for _, m := range l.messages {
 		for _, c := range m.Calls {
 			l.callIDs[c.ID] = true
@@ -220,8 +219,11 @@ func (r Request) splitHistory(groups []messageGroup, profile llm.Profile) (histo
 		return groups[:last], groups[last:]
 	}
 	text, media := acceptedMedia(profile, r.Question, r.Media)
-	if n := len(groups); n > 0 && groups[n-1].isUser() && groups[n-1][0].Text == text && len(media) == 0 {
-		groups = groups[:n-1]
+	if last := len(groups) - 1; last >= 0 && len(media) == 0 {
+		isRepeated := groups[last].isUser() && groups[last][0].Text == text
+		if isRepeated {
+			groups = groups[:last]
+		}
 	}
 	return groups, []messageGroup{{{Role: llm.User, Text: text, Media: media}}}
 }
@@ -355,10 +357,10 @@ func (r *Request) title() string {
 }
 
 // beginTurn makes the run the active one of its thread and, if the question continues the thread, reads the earlier
-// turns. It sets req.threadExists if the thread exists or may exist. began is true if the log has begun the turn, or
-// may have begun it before ctx ended. If began is true and err is not nil, the caller must undo the turn. began is
+// turns. It sets req.threadExists if the thread exists or may exist. mayHaveBegun is true if the log has begun the
+// turn, or may have begun it before ctx ended. If it is true and err is not nil, the caller must undo the turn. It is
 // false for a child run, which has no turn, and for a run that is executed beside the active run (isBeside).
-func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
+func (r *run) beginTurn(ctx context.Context) (mayHaveBegun bool, err error) {
 	if r.req.parent.Run != "" {
 		return false, nil
 	}
@@ -367,25 +369,25 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 		err := r.agent.Log.BeginThread(ctx, r.Run, r.req.title())
 		return err == nil || ctx.Err() != nil, err
 	}
-	t, began, err := r.beginTurnIfFree(ctx)
-	if err != nil || !began || !r.req.ContinueThread {
-		return began, err
+	t, mayHaveBegun, err := r.beginTurnIfFree(ctx)
+	if err != nil || r.isBeside || !r.req.ContinueThread {
+		return mayHaveBegun, err
 	}
 	return true, r.readEarlierTurns(ctx, t)
 }
 
 // beginTurnIfFree makes the run the active one of its thread, and returns the thread. If the thread already has an
 // active run, it returns a *event.BusyError; but if this run may be executed beside that one, it sets isBeside and
-// returns no error. began is as for beginTurn.
-func (r *run) beginTurnIfFree(ctx context.Context) (t event.Thread, began bool, err error) {
+// returns no error. mayHaveBegun is as for beginTurn.
+func (r *run) beginTurnIfFree(ctx context.Context) (t event.Thread, mayHaveBegun bool, err error) {
 	for {
 		t, err = r.agent.threads().Begin(ctx, r.Run, r.req.title())
-		busy, isBusy := errors.AsType[*event.BusyError](err)
 		// After an error, the thread may exist, so beginRun must not delete it together with the run.
 		r.req.threadExists = r.req.threadExists || err != nil || t.Turns > 0
 		if err == nil {
 			return t, true, nil
 		}
+		busy, isBusy := errors.AsType[*event.BusyError](err)
 		if !isBusy || !r.req.runsBeside() {
 			return t, ctx.Err() != nil, err
 		}
@@ -440,19 +442,24 @@ func (r *run) endTurn(ctx context.Context, end event.Body) {
 		}
 	}
 	if err == nil {
-		t := r.threadTurn.Turn(end)
-		t.Agent = r.Agent
-		t.After = r.req.AfterRun
-		t.Given = r.req.givenMessages()
-		t.Question = r.req.Question
-		t.Media = r.req.Media
-		t.Asked = r.Created.UnixMilli()
-		t.EndedAt = r.agent.Log.Now().UnixMilli()
-		err = r.agent.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, t.Encode())
+		err = r.agent.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, r.encodeTurn(end))
 	}
 	if err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrFenced) {
 		r.agent.Logger.WarnContext(ctx, "the turn of a run could not be added to its thread", "run_id", r.ID, "error", err)
 	}
+}
+
+// encodeTurn returns the run's turn as the log stores it. end is the run's terminal event.
+func (r *run) encodeTurn(end event.Body) []byte {
+	turn := r.threadTurn.Turn(end)
+	turn.Agent = r.Agent
+	turn.After = r.req.AfterRun
+	turn.Given = r.req.givenMessages()
+	turn.Question = r.req.Question
+	turn.Media = r.req.Media
+	turn.Asked = r.Created.UnixMilli()
+	turn.EndedAt = r.agent.Log.Now().UnixMilli()
+	return turn.Encode()
 }
 
 // givenMessages returns the request's messages that belong to its turn in addition to the question. If the request
@@ -465,9 +472,9 @@ func (r *Request) givenMessages() []Message {
 	if strings.TrimSpace(r.Question) != "" || len(r.Media) > 0 {
 		return nil
 	}
-	n := len(r.History)
-	for n > 0 && strings.EqualFold(r.History[n-1].Role, string(llm.ToolRole)) {
-		n--
+	first := len(r.History)
+	for first > 0 && strings.EqualFold(r.History[first-1].Role, string(llm.ToolRole)) {
+		first--
 	}
-	return r.History[n:]
+	return r.History[first:]
 }

@@ -56,30 +56,28 @@ func (l *loop) restoreLoop() {
 // restoredEnd returns the run's end if an earlier process stored it in notes but died before the terminal event: the
 // event, or an *abortError if a hook ended the run. Both results are nil if no end is stored.
 func (l *loop) restoredEnd() (event.Body, error) {
-	state := l.replayed
-	if state == nil {
+	switch {
+	case l.replayed == nil:
 		return nil, nil
-	}
-	if state.End != nil {
-		return state.End, nil
-	}
-	if abort := state.Abort; abort != nil {
-		return nil, &abortError{reason: abort.Reason, withheld: abort.Withheld}
+	case l.replayed.End != nil:
+		return l.replayed.End, nil
+	case l.replayed.Abort != nil:
+		return nil, &abortError{reason: l.replayed.Abort.Reason, withheld: l.replayed.Abort.Withheld}
 	}
 	return nil, nil
 }
 
 // restoreStep returns the model's answer for a step that is in the log, without a model call, and updates the loop as
 // the model call did. tools are the tools that the model was offered.
-func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
+func (l *loop) restoreStep(step *replay.Step, tools []llm.Tool) modelReply {
 	l.trimSilently(tools)
 	l.step++
-	l.preferredModel = cmp.Or(s.Model, l.preferredModel)
+	l.preferredModel = cmp.Or(step.Model, l.preferredModel)
 	l.usePriceOf(l.preferredModel)
-	l.addUsage(s.Usage)
-	l.metadata.UpstreamModel = cmp.Or(s.Upstream, l.metadata.UpstreamModel)
-	reply := modelReply{text: s.Text, usage: s.Usage, finish: s.FinishReason, extensions: l.restoreExtensions(s.Extensions)}
-	for _, c := range s.Calls {
+	l.addUsage(step.Usage)
+	l.metadata.UpstreamModel = cmp.Or(step.Upstream, l.metadata.UpstreamModel)
+	reply := modelReply{text: step.Text, usage: step.Usage, finish: step.FinishReason, extensions: l.restoreExtensions(step.Extensions)}
+	for _, c := range step.Calls {
 		reply.calls = append(reply.calls, restoreCall(c))
 	}
 	return reply
@@ -162,8 +160,9 @@ func restoreCall(replayedCall *replay.Call) *call {
 // appendStepStart appends step_reset instead, which tells readers to discard the step's output so far; the step then
 // runs again.
 func (l *loop) appendStepStart(ctx context.Context) error {
-	if l.replayed != nil && l.step == len(l.replayed.Steps) {
-		// Steps includes the step that was begun but not ended; all steps before it have been restored.
+	// Steps includes the step that was begun but not ended; all steps before it have been restored.
+	wasBegun := l.replayed != nil && l.step == len(l.replayed.Steps)
+	if wasBegun {
 		return l.run.out.Append(ctx, event.StepReset{Step: l.step, Reason: "takeover"})
 	}
 	start := event.StepStart{Step: l.step}
@@ -196,8 +195,8 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 			c.foundTools = toolsearch.FoundNames(result.Structured)
 		}
 	}
-	if s := l.replayed.Step(l.step); s != nil {
-		l.budget.RestoreSampled(s.Sampled)
+	if step := l.replayed.Step(l.step); step != nil {
+		l.budget.RestoreSampled(step.Sampled)
 	}
 	return remaining
 }
@@ -220,23 +219,29 @@ func (l *loop) restoreCharge(index int, c *call, earlier *replay.Call) {
 	// tool was executed, which means that it succeeded or refused its arguments itself.
 	_, succeeded := earlier.End.(event.ToolResult)
 	failed, _ := earlier.End.(event.ToolError) // the zero value for any other end
-	searched := l.isSearch(c) && succeeded
-	isOwn := l.isSearch(c) || hasAskTool(l.askTools, c.Tool)
-	refusedArgs := isOwn && c.args != nil && failed.Kind == string(mcp.InvalidArguments)
-	l.budget.RestoreCall(index, wasSent || searched || refusedArgs)
+	searchSucceeded := l.isSearch(c) && succeeded
+	isBuiltin := l.isSearch(c) || hasAskTool(l.askTools, c.Tool)
+	builtinRefusedArgs := isBuiltin && c.args != nil && failed.Kind == string(mcp.InvalidArguments)
+	wasCharged := wasSent || searchSucceeded || builtinRefusedArgs
+	l.budget.RestoreCall(index, wasCharged)
 }
 
-// restoreArgs sets the arguments that an ended call was made with, and whether a person had changed them.
+// restoreArgs sets the arguments that an ended call was made with, and whether a person had changed them. The event of
+// a failed call may lack the arguments. Then they are those that the person entered, or else those that the model
+// wrote.
 func (l *loop) restoreArgs(c *call, earlier *replay.Call) {
 	approved, edited := l.approvedArgs(earlier)
 	switch end := earlier.End.(type) {
 	case event.ToolResult:
-		c.args, c.edited = end.Args, edited
+		c.args = end.Args
+		c.edited = edited
 	case event.ToolError:
-		if end.Args != nil {
-			c.args, c.edited = end.Args, edited
-		} else if edited {
-			c.args, c.edited = approved, true
+		c.edited = edited
+		switch {
+		case end.Args != nil:
+			c.args = end.Args
+		case edited:
+			c.args = approved
 		}
 	}
 }
@@ -364,9 +369,9 @@ func (l *loop) takeElicitation(replayedCall *replay.Call, id string) (*interrupt
 		answer.unanswered = nil
 		return nil, &answer
 	}
-	for n, open := range replayedCall.Elicitations {
+	for i, open := range replayedCall.Elicitations {
 		if open.ID == id {
-			replayedCall.Elicitations = slices.Delete(replayedCall.Elicitations, n, n+1)
+			replayedCall.Elicitations = slices.Delete(replayedCall.Elicitations, i, i+1)
 			return reopenedInterrupt(open), nil
 		}
 	}
@@ -384,7 +389,7 @@ func (l *loop) takeBudgetQuestion(limit string) (*interrupt, *resolution) {
 		l.replayed.BudgetQuestion = nil
 		return reopenedInterrupt(*asked), nil
 	}
-	if s := l.replayed.Step(l.step); s != nil && s.RefusedLimit == limit {
+	if step := l.replayed.Step(l.step); step != nil && step.RefusedLimit == limit {
 		return nil, &resolution{unanswered: errWithdrawn}
 	}
 	return nil, nil
@@ -452,17 +457,14 @@ func takeOpenQuestions(replayedCall *replay.Call, keep []string) (taken []event.
 // takeRelayedQuestion looks for a child run's question that an earlier process forwarded. Its results are as for
 // takeReplayedQuestion. A resolved question without a stored input counts as expired.
 func (l *loop) takeRelayedQuestion(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
-	q := replayedCall.RelayedQuestion(id)
-	switch {
-	case q == nil:
+	question := replayedCall.RelayedQuestion(id)
+	if question == nil {
 		return nil, nil
-	case !q.Resolved:
-		q.Reopened = true
-		return reopenedInterrupt(q.Interrupt), nil
 	}
-	res := resolution{unanswered: ErrExpired}
-	if data, given := l.replayed.Inputs[id]; given {
-		res = decodeInput(id, data)
+	if !question.Resolved {
+		question.Reopened = true
+		return reopenedInterrupt(question.Interrupt), nil
 	}
-	return nil, &res
+	answer := decodeInput(id, l.replayed.Inputs[id])
+	return nil, &answer
 }

@@ -217,12 +217,17 @@ func (a *Agent) registerChild(r *run) bool {
 	if a.handedOver {
 		return false
 	}
-	slot := a.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
-	r.slot = slot
-	r.memory = slot.Memory
-	a.active[r.ID] = r
+	r.registerOverLimitLocked()
 	a.runs.Add(1)
 	return true
+}
+
+// registerOverLimitLocked gives the run a slot even if none is free, and registers it in Agent.active. The caller must
+// hold Agent.mu.
+func (r *run) registerOverLimitLocked() {
+	r.slot = r.agent.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
+	r.memory = r.slot.Memory
+	r.agent.active[r.ID] = r
 }
 
 // isActive reports whether this process executes a run.

@@ -207,7 +207,7 @@ func (a *Agent) beginRun(ctx context.Context, r *run) error {
 	if err := a.Log.Create(ctx, r.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
 	}
-	turnBegan, err := r.beginTurn(ctx)
+	turnMayHaveBegun, err := r.beginTurn(ctx)
 	if err == nil {
 		err = r.saveCheckpoint(ctx)
 	}
@@ -218,7 +218,7 @@ func (a *Agent) beginRun(ctx context.Context, r *run) error {
 		a.awaitReader(r) // the client is about to open a reader, and even a short DisconnectGrace must leave time for that
 		return nil
 	}
-	a.undoBegin(context.WithoutCancel(ctx), r, turnBegan)
+	a.undoBegin(context.WithoutCancel(ctx), r, turnMayHaveBegun)
 	switch {
 	case r.relinquished() == errHandedOver:
 		return ErrDraining // Drain handed over this process's runs while this one waited for the log
@@ -230,13 +230,14 @@ func (a *Agent) beginRun(ctx context.Context, r *run) error {
 }
 
 // undoBegin deletes a run that did not begin from the log, so that the run blocks neither its idempotency key nor its
-// thread. turnBegan is the result of beginTurn. undoBegin ignores errors: the run's own error is the one to return.
-func (a *Agent) undoBegin(ctx context.Context, r *run, turnBegan bool) {
+// thread. turnMayHaveBegun is the result of beginTurn. undoBegin ignores errors: the run's own error is the one to
+// return.
+func (a *Agent) undoBegin(ctx context.Context, r *run, turnMayHaveBegun bool) {
 	_ = a.Log.Delete(ctx, r.ID)
 	switch {
-	case turnBegan && r.req.threadExists:
+	case turnMayHaveBegun && r.req.threadExists:
 		_ = a.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, nil) // adds no turn, and frees the thread for other runs
-	case turnBegan: // the thread was created for this run and would be empty
+	case turnMayHaveBegun: // the thread was created for this run and would be empty
 		_ = a.Log.DeleteThread(ctx, r.Owner, r.ThreadID)
 	}
 	if r.job != nil {
