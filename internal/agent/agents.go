@@ -390,13 +390,13 @@ func (l *loop) updateOffered() {
 	for _, t := range l.askTools {
 		fixed = append(fixed, t.Tool)
 	}
-	switch {
-	case l.search != nil:
-		l.offered = append(fixed, l.search.Shown()...)
-	case len(fixed) > 0:
-		l.offered = append(fixed, l.catalog.Offered...)
-	default:
-		l.offered = l.catalog.Offered
+	serverTools := l.catalog.Offered
+	if l.search != nil {
+		serverTools = l.search.Shown()
+	}
+	l.offered = serverTools // shared with other runs, so it is copied before anything is added
+	if len(fixed) > 0 {
+		l.offered = append(fixed, serverTools...)
 	}
 }
 
@@ -411,27 +411,36 @@ func (l *loop) newToolSearch() *toolsearch.Search {
 }
 
 // fitTools adapts the offered tools to the size of the model's window, once the endpoint has revealed it. If all tools
-// take too much of the window, fitTools starts a tool search, which changes the system prompt; tools that the run has
-// already called stay offered. If a search is already in use, it may show fewer tools. An error comes from building the
-// system prompt.
-func (l *loop) fitTools(ctx context.Context) (err error) {
+// take too much of the window, fitTools starts a tool search. If a search is already in use, it may show fewer tools.
+// An error comes from building the system prompt.
+func (l *loop) fitTools(ctx context.Context) error {
 	if l.search == nil {
-		l.search = l.newToolSearch()
-		if l.search == nil {
+		search := l.newToolSearch()
+		if search == nil {
 			return nil
 		}
-		var called []string
-		for _, m := range l.messages {
-			for _, c := range m.Calls {
-				called = append(called, c.Name)
-			}
+		if err := l.switchToSearch(ctx, search); err != nil {
+			return err
 		}
-		l.search.Offer(called...)
-		l.clientTools = l.run.req.clientTools(l.catalog, l.search, l.askTools)
-		l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{l.search.Tool})
 	}
 	l.search.Fit(l.window.Size())
 	l.updateOffered()
+	return nil
+}
+
+// switchToSearch makes the run use search, and adapts the client tools and the system prompt to it. Tools that the run
+// has already called stay offered. An error comes from building the system prompt.
+func (l *loop) switchToSearch(ctx context.Context, search *toolsearch.Search) (err error) {
+	l.search = search
+	var called []string
+	for _, m := range l.messages {
+		for _, c := range m.Calls {
+			called = append(called, c.Name)
+		}
+	}
+	search.Offer(called...)
+	l.clientTools = l.run.req.clientTools(l.catalog, search, l.askTools)
+	l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{search.Tool})
 	return err
 }
 
@@ -451,7 +460,8 @@ func (l *loop) answerTokens(final bool) int64 {
 	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
 	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
 	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPromptTokens, final))
-	if limit == 0 && !l.answerRefused {
+	isLimited := limit != 0
+	if !isLimited && !l.answerRefused {
 		return 0
 	}
 	return budget.LowerTokens(limit, l.window.AnswerTokens())
