@@ -79,7 +79,8 @@ func (a *Agent) ReplaceAgents(agents []definition.Agent) error {
 // Agents returns the agents that caller may ask, in the order of AGENTS_FILE. The default agent comes first, if caller
 // may ask it. An agent whose definition has no model is returned with the service's default model.
 func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
-	access, defaultModel := a.Rules.Of(caller), a.defaultModel()
+	access := a.Rules.Of(caller)
+	defaultModel, _ := a.Models()
 	var out []definition.Agent
 	for _, n := range a.agents.Load().list {
 		d := n.Agent
@@ -131,12 +132,6 @@ func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string)
 		names = append(names, t.Name)
 	}
 	return names
-}
-
-// defaultModel returns the model to use if neither the request nor its agent names one.
-func (a *Agent) defaultModel() string {
-	model, _ := a.Models()
-	return model
 }
 
 // find returns the agent with this id, or nil if it does not exist. "" selects the default agent.

@@ -34,7 +34,7 @@ func (a *Agent) executeRun(r *run, restoreErr error) {
 	ctx := r.startClock(a.startRunSpan(r))
 	defer r.clock.Stop()
 	r.suspension.restore()
-	l := &loop{agent: a, run: r, started: started, replayed: r.replayed}
+	l := &loop{agent: a, run: r, started: started, replayed: r.replayed, childSpent: event.Spent{Cost: new(float64)}}
 	var end event.Body
 	err := restoreErr
 	if restoreErr == nil {

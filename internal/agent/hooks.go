@@ -39,15 +39,14 @@ func (a *Agent) callPreHook(ctx context.Context, exec *toolExecution) error {
 	}
 
 	reply, result, err := a.askPreHook(ctx, exec)
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return exec.canceledFailure(ctx)
-	case err != nil:
-		a.logHookFailure(ctx, exec, webhook.PreToolCall, err)
+	}
+	a.logHook(ctx, reply, err, exec.hookAttrs(webhook.PreToolCall)...)
+	if err != nil {
 		exec.decision = decision{verdict: denied, reason: "no reply from the hook"}
 		return exec.failure(mcp.Denied, "The service that must agree to every call could not be asked, so the call was not made.")
 	}
-	a.logHookReply(ctx, exec, webhook.PreToolCall, reply)
 	switch {
 	case reply.Abort:
 		exec.abort = &abortError{reason: reply.Reason}
@@ -123,14 +122,13 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	}
 	request := exec.postHookCall(failed)
 	reply, replacement, hookErr := a.askCallHook(ctx, exec, request)
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return nil, exec.unreviewedFailure(ctx, err)
-	case hookErr != nil:
-		a.logHookFailure(ctx, exec, request.Hook, hookErr)
+	}
+	a.logHook(ctx, reply, hookErr, exec.hookAttrs(request.Hook)...)
+	if hookErr != nil {
 		return exec.result, err
 	}
-	a.logHookReply(ctx, exec, request.Hook, reply)
 	if reply.Abort {
 		exec.abort = &abortError{reason: reply.Reason}
 		if !isFailure {
@@ -208,22 +206,23 @@ func (exec *toolExecution) hookCall(hook webhook.Event) webhook.Call {
 	}
 }
 
-// logHookFailure logs that a hook gave no usable reply.
-func (a *Agent) logHookFailure(ctx context.Context, exec *toolExecution, hook webhook.Event, err error) {
-	a.logHook(ctx, slog.LevelWarn, "hook failed", exec, hook, slog.String("error", err.Error()), help.Hooks.Attr())
-}
-
-// logHookReply logs a hook's reply, unless the reply is empty and so decides nothing.
-func (a *Agent) logHookReply(ctx context.Context, exec *toolExecution, hook webhook.Event, reply webhook.Reply) {
-	if reply.String() != (webhook.Reply{}).String() {
-		a.logHook(ctx, slog.LevelInfo, "hook decided", exec, hook, slog.String("reply", reply.String()))
+// logHook logs a hook's reply or, if err is not nil, that the hook gave no usable one. It does not log an empty reply,
+// which decides nothing. attrs identify the run, the hook and what the hook was asked about.
+func (a *Agent) logHook(ctx context.Context, reply webhook.Reply, err error, attrs ...slog.Attr) {
+	switch {
+	case err != nil:
+		a.Logger.LogAttrs(ctx, slog.LevelWarn, "hook failed", append(attrs, slog.String("error", err.Error()), help.Hooks.Attr())...)
+	case reply.String() != (webhook.Reply{}).String():
+		a.Logger.LogAttrs(ctx, slog.LevelInfo, "hook decided", append(attrs, slog.String("reply", reply.String()))...)
 	}
 }
 
-// logHook logs a line about a hook and a call, with attributes that identify both, followed by more.
-func (a *Agent) logHook(ctx context.Context, level slog.Level, message string, exec *toolExecution, hook webhook.Event, more ...slog.Attr) {
-	a.Logger.LogAttrs(ctx, level, message, append([]slog.Attr{slog.String("run_id", exec.runID), slog.String("call_id", exec.CallID),
-		slog.String("tool", exec.Tool), slog.String("server", exec.Server), slog.String("hook", string(hook))}, more...)...)
+// hookAttrs returns the attributes of a log line about hook and the call.
+func (exec *toolExecution) hookAttrs(hook webhook.Event) []slog.Attr {
+	return []slog.Attr{
+		slog.String("run_id", exec.runID), slog.String("call_id", exec.CallID),
+		slog.String("tool", exec.Tool), slog.String("server", exec.Server), slog.String("hook", string(hook)),
+	}
 }
 
 // flushEvents waits until the log has stored a run's events. Call it before a hook sees the events: a process that
@@ -255,14 +254,12 @@ func (l *loop) askAboutRun(ctx context.Context, request webhook.Call) (webhook.R
 	if request.Step > 0 {
 		attrs = append(attrs, slog.Int("step", request.Step))
 	}
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return webhook.Reply{}, context.Cause(ctx)
-	case err != nil:
-		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "hook failed", append(attrs, slog.String("error", err.Error()), help.Hooks.Attr())...)
+	}
+	l.agent.logHook(ctx, reply, err, attrs...)
+	if err != nil {
 		return webhook.Reply{}, nil
-	case reply.String() != (webhook.Reply{}).String():
-		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "hook decided", append(attrs, slog.String("reply", reply.String()))...)
 	}
 	if reply.Abort {
 		abort := &abortError{reason: reply.Reason, withheld: request.Hook == webhook.ModelResult}

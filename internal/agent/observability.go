@@ -182,10 +182,8 @@ func (l *loop) logEnd(ctx context.Context, end event.Body) {
 		slog.Int64("input_tokens", used.InputTokens), slog.Int64("output_tokens", used.OutputTokens), slog.Int64("total_tokens", used.TotalTokens),
 		slog.Int64("duration_ms", time.Since(l.started).Milliseconds()),
 	}
-	if l.budget != nil { // nil if the run could not be prepared
-		if cost := l.cost(); cost != nil {
-			attrs = append(attrs, slog.Float64("cost", *cost))
-		}
+	if cost := l.cost(); cost != nil {
+		attrs = append(attrs, slog.Float64("cost", *cost))
 	}
 	if failed, ok := end.(event.RunError); ok {
 		attrs = append(attrs, slog.String("code", failed.Code))
@@ -317,10 +315,8 @@ func (a *Agent) startRunSpan(r *run) context.Context {
 // recordRunEnd records in the run's span how the run ended and what it cost. It leaves out tokens: the spans of the
 // model calls have them, and backends that add up all spans would count them twice.
 func (a *Agent) recordRunEnd(span trace.Span, l *loop, end event.Body) {
-	if l.budget != nil { // nil if the run could not be prepared
-		if cost := l.cost(); cost != nil {
-			span.SetAttributes(attribute.Float64("answerd.cost", *cost))
-		}
+	if cost := l.cost(); cost != nil {
+		span.SetAttributes(attribute.Float64("answerd.cost", *cost))
 	}
 	switch end := end.(type) {
 	case event.RunError:
@@ -340,13 +336,13 @@ func (a *Agent) recordCallContent(span trace.Span, exec *toolExecution, outcome 
 	if !a.TraceContent || !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(genai.Arguments(exec.argsAsWritten()))
-	switch {
-	case outcome.errorEvent != nil:
-		span.SetAttributes(genai.Result(outcome.errorEvent.Payload))
-	case outcome.resultEvent != nil:
-		span.SetAttributes(genai.Result(string(outcome.resultEvent.Payload)))
+	var text string
+	if outcome.errorEvent != nil {
+		text = outcome.errorEvent.Payload
+	} else {
+		text = string(outcome.resultEvent.Payload)
 	}
+	span.SetAttributes(genai.Arguments(exec.argsAsWritten()), genai.Result(text))
 }
 
 // recordBeginning stores what the run's export needs but its events do not contain. If that fails, it logs a warning,

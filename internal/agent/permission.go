@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 
-	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
-	"answerd/internal/mcp/catalog"
 )
 
 // authorizeCall refuses a call that the access rules do not allow at this moment; they may have changed since the tool
@@ -129,12 +127,6 @@ func (a *Agent) repeatDenial(_ context.Context, exec *toolExecution) error {
 	}
 	exec.decision = decision{verdict: denied, reason: "recorded"}
 	return exec.failure(mcp.Denied, inRecording.Denied)
-}
-
-// mayUse reports whether the access rules now let caller use tool.
-func (a *Agent) mayUse(caller auth.Identity, tool catalog.Tool) bool {
-	_, ok := a.Rules.Of(caller).AllowsTool(tool.Server, tool.Name)
-	return ok
 }
 
 // currentToolName returns the unique name that the catalog now has for the call's tool. The name may have changed since

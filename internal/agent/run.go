@@ -48,7 +48,7 @@ func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identi
 	r := &run{Run: rec, caller: caller, req: req, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
 	r.textBytes.Store(int64(req.size()))
 	r.out.Observe(r.threadTurn.Add)
-	r.suspension.run = r
+	r.suspension = suspension{run: r, awaitedChildren: make(map[string]bool), awaitingCharge: make(map[string]bool)}
 	r.inbox = newInbox(r)
 	return r
 }

@@ -110,9 +110,6 @@ func (s *suspension) suspendAsRecorded() error {
 func (s *suspension) beginChargeWait(callID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.awaitingCharge == nil {
-		s.awaitingCharge = make(map[string]bool)
-	}
 	s.awaitingCharge[callID] = true
 	return s.suspendIfBlockedLocked()
 }
@@ -378,9 +375,6 @@ func (s *suspension) earliestExpiry() (first time.Time) {
 func (s *suspension) beginChildWait(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.awaitedChildren == nil {
-		s.awaitedChildren = make(map[string]bool)
-	}
 	s.awaitedChildren[id] = true
 }
 
@@ -397,9 +391,6 @@ func (s *suspension) awaitedInputs() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ids := maps.Clone(s.awaitedChildren)
-	if ids == nil {
-		ids = make(map[string]bool, len(s.open))
-	}
 	for _, question := range s.open {
 		ids[question.ID] = true
 	}

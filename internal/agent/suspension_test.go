@@ -205,7 +205,7 @@ func TestCostIsUnknownIfThatOfAnyChildRunIs(t *testing.T) {
 		"all are unknown":       {[]event.Spent{{}}, "unknown"},
 	} {
 		price := &llm.Price{Input: 1e6}
-		l := &loop{profile: llm.Profile{Price: price}, budget: budget.New(budget.Limits{}, 0, price, nil, nil)}
+		l := &loop{profile: llm.Profile{Price: price}, budget: budget.New(budget.Limits{}, 0, price, nil, nil), childSpent: event.Spent{Cost: new(float64)}}
 		l.addUsage(event.Usage{InputTokens: 10, TotalTokens: 10})
 		for _, child := range c.children {
 			l.countChild(child)

@@ -119,16 +119,18 @@ func (a *Agent) refuseRepetition(_ context.Context, exec *toolExecution) error {
 
 // resolveTool refuses a call if the run does not have the tool, or if the arguments are not a JSON object.
 func (a *Agent) resolveTool(_ context.Context, exec *toolExecution) error {
-	// The model may call a tool that it was not offered. If the access rules forbid that tool, report mcp.Denied, not
-	// mcp.UnknownTool.
-	if tool, exists := a.Tools.Tool(exec.Tool); !exec.toolExists && exists && !a.mayUse(exec.caller, tool) {
-		exec.tool = tool // for the audit line; the model is not given the server's name
-		return exec.denyByRules()
-	}
-	switch {
-	case !exec.toolExists:
+	if !exec.toolExists {
+		// The model may call a tool that it was not offered. If the access rules forbid that tool, report mcp.Denied,
+		// not mcp.UnknownTool.
+		tool, exists := a.Tools.Tool(exec.Tool)
+		_, isAllowed := a.Rules.Of(exec.caller).AllowsTool(tool.Server, tool.Name)
+		if exists && !isAllowed {
+			exec.tool = tool // for the audit line; the model is not given the server's name
+			return exec.denyByRules()
+		}
 		return exec.failure(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", exec.Tool))
-	case exec.argsProblem != "":
+	}
+	if exec.argsProblem != "" {
 		return exec.failure(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %s", exec.argsProblem))
 	}
 	return nil

@@ -75,7 +75,7 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 	if err != nil {
 		return err
 	}
-	l.media.startTurn()
+	l.media.shownInTurn = 0
 	ownCount := 0 // how many calls of the agent's own tools the loop has passed
 	for _, c := range reply.calls {
 		if c.byClient {
@@ -307,9 +307,6 @@ const (
 	maxShownPerTurn = 8        // images and sounds
 	maxShownPerRun  = 16 << 20 // base64 characters, which every later request sends again
 )
-
-// startTurn resets the count of media shown in the current turn.
-func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 
 // admitMedia counts an image or sound towards the limits, and returns it in a form that the model accepts. If it must
 // be left out, admitMedia returns nil and the reason. The reason is "" if media is nil or the model does not accept
