@@ -50,28 +50,28 @@ func (l *loop) askOwner(ctx context.Context, question event.Interrupt) (resoluti
 
 // askOwnerAll asks several questions at once, blocks until all are resolved, and returns their resolutions in order.
 // The run is suspended only after the log has all questions. If onResolved is not nil, askOwnerAll calls it for each
-// resolution, with the question's index n, as soon as the log has the resolution; these calls may be concurrent. It
+// resolution, with the question's index i, as soon as the log has the resolution; these calls may be concurrent. It
 // does not repeat questions that an earlier process asked. After an error, questions may stay open, for the next
 // process.
 func (l *loop) askOwnerAll(
-	ctx context.Context, questions []event.Interrupt, onResolved func(n int, res resolution) error,
+	ctx context.Context, questions []event.Interrupt, onResolved func(i int, res resolution) error,
 ) ([]resolution, error) {
 	if onResolved == nil {
 		onResolved = func(int, resolution) error { return nil }
 	}
 	resolutions := make([]resolution, len(questions))
 	open := make([]*interrupt, len(questions)) // nil for a question that is already resolved
-	for n, question := range questions {
-		var resolved *resolution
-		var err error
-		if open[n], resolved, err = l.prepareQuestion(ctx, question); err != nil {
+	for i, question := range questions {
+		opened, resolved, err := l.prepareQuestion(ctx, question)
+		if err != nil {
 			return nil, err
 		}
 		if resolved == nil {
+			open[i] = opened
 			continue
 		}
-		resolutions[n] = *resolved
-		if err := onResolved(n, *resolved); err != nil {
+		resolutions[i] = *resolved
+		if err := onResolved(i, *resolved); err != nil {
 			return nil, err
 		}
 	}
@@ -81,17 +81,17 @@ func (l *loop) askOwnerAll(
 
 	errs := make([]error, len(questions))
 	var wg sync.WaitGroup
-	for n, question := range open {
+	for i, question := range open {
 		switch {
 		case question == nil: // resolved above
 		case !question.isAsked: // openQuestions skips questions beyond maxElicitations
-			resolutions[n] = resolution{unanswered: errTooManyOpen}
+			resolutions[i] = resolution{unanswered: errTooManyOpen}
 		default:
 			wg.Go(func() {
-				defer recoverTo(&errs[n])
-				resolutions[n], errs[n] = l.awaitResolution(ctx, question)
-				if errs[n] == nil {
-					errs[n] = onResolved(n, resolutions[n])
+				defer recoverTo(&errs[i])
+				resolutions[i], errs[i] = l.awaitResolution(ctx, question)
+				if errs[i] == nil {
+					errs[i] = onResolved(i, resolutions[i])
 				}
 			})
 		}
@@ -205,15 +205,22 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 // elicitInput asks the run's owner a question that the server sent during call, and returns the owner's reply. The
 // server waits for the reply on a connection of this process, so the run cannot be parked while the question is open
 // (HeldOpen).
-func (l *loop) elicitInput(ctx context.Context, call event.Call, asked mcp.Elicitation) (res mcp.ElicitationResult, err error) {
+func (l *loop) elicitInput(ctx context.Context, call event.Call, asked mcp.Elicitation) (_ mcp.ElicitationResult, err error) {
 	defer recoverTo(&err) // package mcp calls this in a goroutine of its own
-	answer, err := l.askOwner(ctx, event.Interrupt{
-		Kind: event.KindElicitation, Call: call, Message: asked.Message, Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL, HeldOpen: true,
-	})
+	question := elicitationQuestion(call, asked)
+	question.HeldOpen = true
+	answer, err := l.askOwner(ctx, question)
 	if err != nil {
 		return mcp.ElicitationResult{}, err
 	}
 	return mcp.ElicitationResult{Action: answer.elicitationAction(), Content: answer.Content}, nil
+}
+
+// elicitationQuestion returns the question to the run's owner that a server asks during call.
+func elicitationQuestion(call event.Call, asked mcp.Elicitation) event.Interrupt {
+	return event.Interrupt{
+		Kind: event.KindElicitation, Call: call, Message: asked.Message, Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL,
+	}
 }
 
 // formatNumber formats a number for a sentence, with at most three decimals.

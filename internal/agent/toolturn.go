@@ -152,7 +152,7 @@ func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
 		call: c, tool: tool, toolExists: exists, refusal: refusal, contextParams: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
 		notifications: &notificationSink{run: l.run, call: c.Call}, loop: l, index: index, replayed: l.replayed.Call(c.CallID),
 	}
-	exec.pending = l.replayedPending(exec.replayed)
+	exec.pending = l.restorePending(exec.replayed)
 	if exec.pending != nil {
 		c.args = exec.pending.Args
 		c.edited = exec.pending.Edited
@@ -161,17 +161,17 @@ func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
 			exec.tool, exec.toolExists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
 		}
 	}
-	if l.isSearch(c) {
+	l.setBuiltin(&exec)
+	return exec
+}
+
+// setBuiltin completes exec if the called tool is one of the agent's own: the tool search, or one of l.askTools.
+func (l *loop) setBuiltin(exec *toolExecution) {
+	if l.isSearch(exec.call) {
 		exec.tool = l.search.Tool
 		exec.toolExists = true
 		exec.builtin = l.searchTools
 	}
-	l.prepareAsk(&exec)
-	return exec
-}
-
-// prepareAsk makes exec ask another agent when it is executed, if the called tool is one of l.askTools.
-func (l *loop) prepareAsk(exec *toolExecution) {
 	for _, t := range l.askTools {
 		if t.Name == exec.Tool {
 			exec.tool = catalog.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
