@@ -319,7 +319,7 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Re
 // and waits for at most endWait. If the wait takes too long, freeThread returns the *event.BusyError; if Drain begins,
 // it returns ErrDraining. A run that the log no longer has does not block its thread.
 func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, activeID string, onBusy OnBusy) error {
-	releaseErr := a.threads().Release(ctx, owner, threadID, activeID, a.isActive(activeID))
+	releaseErr := a.threads().Release(ctx, owner, threadID, activeID, a.activeRun(activeID) != nil)
 	if _, isBusy := errors.AsType[*event.BusyError](releaseErr); !isBusy || onBusy == BusyRefuse {
 		return releaseErr
 	}

@@ -322,7 +322,7 @@ func (a *Agent) checkAnswer(ctx context.Context, run event.Run, answer *Input) (
 	}
 	// If this process executes the run, the timer in awaitAnswer decides instead, which keeps its pace when the
 	// machine's clock is set.
-	if !a.isActive(run.ID) && a.Log.Now().UnixMilli() >= question.ExpiresAt {
+	if a.activeRun(run.ID) == nil && a.Log.Now().UnixMilli() >= question.ExpiresAt {
 		return event.Interrupt{}, ErrExpired
 	}
 	if err := a.validateInput(run, question, answer); err != nil {

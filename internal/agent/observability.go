@@ -33,8 +33,7 @@ type metrics struct {
 	streams    metric.Int64UpDownCounter
 	firstEvent metric.Float64Histogram
 	tools      metric.Float64Histogram
-	toolNames  *toolSeries              // decides which time series contain the tool's name
-	endLabels  map[event.Type]endLabels // labels for ends without an error code, made only once
+	toolNames  *toolSeries // decides which time series contain the tool's name
 }
 
 // endLabels holds the labels of an ended run.
@@ -85,10 +84,6 @@ func newMetrics(meter metric.Meter, hasCostClaim bool) (metrics, error) {
 	}
 	out := metrics{
 		toolNames: &toolSeries{limit: limit, named: make(map[[3]string]bool), byServer: make(map[string]int)},
-		endLabels: make(map[event.Type]endLabels),
-	}
-	for _, end := range []event.Body{event.FinalAnswer{}, event.Cancelled{}} {
-		out.endLabels[end.Type()] = newEndLabels(end)
 	}
 	var errs [7]error
 	out.runs, errs[0] = meter.Int64Counter("answerd.runs",
@@ -147,10 +142,7 @@ func newEndLabels(end event.Body) endLabels {
 // countRunEnd counts a run whose terminal event this process appended; took is the run's duration. If another process
 // continues a run, that process counts it.
 func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Duration) {
-	labels, known := m.endLabels[end.Type()]
-	if !known {
-		labels = newEndLabels(end)
-	}
+	labels := newEndLabels(end)
 	m.active.Add(ctx, -1)
 	m.runs.Add(ctx, 1, labels.withCode)
 	m.duration.Record(ctx, took.Seconds(), labels.withoutCode)

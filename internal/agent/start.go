@@ -329,9 +329,7 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Reque
 // for the run's terminal event and returns the run as the log then has it. The error is the cause of ctx, or comes from
 // the log.
 func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, error) {
-	a.mu.Lock()
-	active := a.active[run.ID]
-	a.mu.Unlock()
+	active := a.activeRun(run.ID)
 	if active == nil || !errors.Is(context.Cause(active.ctx), errAbandoned) {
 		return run, nil
 	}
