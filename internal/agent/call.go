@@ -252,9 +252,9 @@ func (exec *toolExecution) canceledFailure(ctx context.Context) error {
 	return exec.failure(mcp.Cancelled, recorded.CallCancelled)
 }
 
-// failureOf returns the failure of a call that could not continue because of err: a cancellation if ctx has ended, and
+// canceledOr returns the error of a call that could not continue because of err: a cancellation if ctx has ended, and
 // otherwise err itself.
-func (exec *toolExecution) failureOf(ctx context.Context, err error) error {
+func (exec *toolExecution) canceledOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return exec.canceledFailure(ctx)
 	}

@@ -126,20 +126,17 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 		return nil, exec.unreviewedFailure(ctx, err)
 	}
 	a.logHook(ctx, reply, hookErr, exec.hookAttrs(request.Hook)...)
-	if hookErr != nil {
+	switch {
+	case hookErr == nil && replacement != nil:
+		return replacement, nil
+	case hookErr != nil || !reply.Abort:
 		return exec.result, err
 	}
-	if reply.Abort {
-		exec.abort = &abortError{reason: reply.Reason}
-		if !isFailure {
-			err = exec.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
-		}
+	exec.abort = &abortError{reason: reply.Reason}
+	if isFailure {
 		return nil, err
 	}
-	if replacement != nil {
-		return replacement, nil
-	}
-	return exec.result, err
+	return nil, exec.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
 }
 
 // postHookCall returns the request to a hook after a call: to tool_error if failed is the call's failure, or to
@@ -166,17 +163,11 @@ func (exec *toolExecution) replyResult(reply webhook.Reply) (*content.Result, er
 	case reply.Content == nil:
 		return nil, nil
 	}
-	var raw bytes.Buffer
-	enc := json.NewEncoder(&raw)
-	enc.SetEscapeHTML(false) // the model gets the blocks as the hook wrote them
-	err := enc.Encode(struct {
-		Content    []jsonText `json:"content"`
-		Structured jsonText   `json:"structuredContent,omitempty"`
-	}{reply.Content.Content, reply.Content.Structured})
+	encoded, err := encodeReplyContent(reply.Content)
 	if err != nil {
 		return nil, fmt.Errorf("encode the reply's content: %w", err)
 	}
-	res, err := content.Decode(raw.Bytes())
+	res, err := content.Decode(encoded)
 	if _, tooDeep := errors.AsType[*content.DepthError](err); tooDeep {
 		return nil, fmt.Errorf("the reply's content or structured is nested deeper than %d levels", content.MaxDepth)
 	}
@@ -184,9 +175,21 @@ func (exec *toolExecution) replyResult(reply webhook.Reply) (*content.Result, er
 		return nil, errors.New("the reply's content cannot be used")
 	}
 	if res.Structured != nil && exec.toolExists {
-		res.Violations = exec.tool.ResultViolations(res.Structured, false)
+		res.Violations = exec.tool.ResultViolations(res.Structured, res.IsError)
 	}
 	return res, nil
+}
+
+// encodeReplyContent encodes the content in a hook's reply like a CallToolResult of MCP.
+func encodeReplyContent(result *webhook.Result) ([]byte, error) {
+	var encoded bytes.Buffer
+	enc := json.NewEncoder(&encoded)
+	enc.SetEscapeHTML(false) // the model gets the blocks as the hook wrote them
+	err := enc.Encode(struct {
+		Content    []jsonText `json:"content"`
+		Structured jsonText   `json:"structuredContent,omitempty"`
+	}{result.Content, result.Structured})
+	return encoded.Bytes(), err
 }
 
 // unreviewedFailure returns the failure of a call whose ctx ended before the hook replied. It is err or, if the call

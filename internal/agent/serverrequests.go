@@ -167,7 +167,7 @@ func (l *loop) writePending(ctx context.Context, exec *toolExecution) error {
 		return fmt.Errorf("encode what a call requires: %w", err)
 	}
 	if err := l.run.writeParts(ctx, data, replay.NoteInput, replay.CallKey(exec.CallID)); err != nil {
-		return exec.failureOf(ctx, err)
+		return exec.canceledOr(ctx, err)
 	}
 	return nil
 }

@@ -194,7 +194,7 @@ func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 			return exec.failure(mcp.Denied, fmt.Sprintf(recorded.BudgetUsedUp+" (%s).", limit))
 		}
 		if err := exec.loop.run.suspension.awaitEarlierCalls(ctx, exec.CallID, changed); err != nil {
-			return exec.failureOf(ctx, err)
+			return exec.canceledOr(ctx, err)
 		}
 	}
 }
@@ -287,7 +287,7 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 		// writeNote also stores all events before the note. If the process dies between note and request, the call
 		// counts as sent although it was not. That is safe: it is not executed twice.
 		if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(exec.CallID)); err != nil {
-			return nil, exec.failureOf(ctx, err)
+			return nil, exec.canceledOr(ctx, err)
 		}
 		started := time.Now()
 		result, err := l.agent.Tools.Call(ctx, request)
