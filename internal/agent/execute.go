@@ -184,11 +184,8 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, err error) event.B
 		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err, help.Scaling.Attr())
 		return event.RunError{Code: "internal", Message: lost.public, Retryable: true, PartialAnswer: partial}
 	}
-	abort, aborted := errors.AsType[*abortError](err)
-	if !aborted { // the hook interrupt runs in another goroutine, so its abort is the cause of the run's context
-		abort, aborted = errors.AsType[*abortError](context.Cause(ctx))
-	}
-	if aborted {
+	// The hook interrupt is asked in another goroutine, so its abort is the cause of ctx.
+	if abort, ok := errors.AsType[*abortError](errors.Join(err, context.Cause(ctx))); ok {
 		if abort.withheld {
 			partial = ""
 		}
@@ -226,7 +223,7 @@ func (a *Agent) terminalEventForCause(ctx context.Context, r *run, partial strin
 			Code:          "overloaded",
 			Message:       "The run needed more memory than the service has left. Ask again later.",
 			Retryable:     true,
-			RetryAfter:    2,
+			RetryAfter:    2, // seconds
 			PartialAnswer: partial,
 		}
 	case errors.Is(cause, budget.ErrTimeUsed):

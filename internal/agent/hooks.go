@@ -98,12 +98,12 @@ func (exec *toolExecution) replaceArgs(args json.RawMessage) {
 	exec.argsProblem = ""
 }
 
-// callPostHook shows a call's result or failure (err) to the hook tool_result or tool_error, and returns the result or
-// failure as the hook's reply leaves it. If the hook ends the run, callPostHook sets exec.abort. It does not ask the
-// hook about a result that a hook supplied, about a refused call, whose tool was not called, or about an error that is
-// not a failure of the call. If ctx ends before the reply, the result is dropped, because the hook might have removed
-// something from it. Without a usable reply, the result stays as it is (docs/hooks.md); callPreHook, in contrast,
-// refuses the call.
+// callPostHook shows a call's result (exec.result) or failure (err) to the hook tool_result or tool_error, and returns
+// the result or failure as the hook's reply leaves it. If the hook ends the run, callPostHook sets exec.abort. It does
+// not ask the hook about a result that a hook supplied, about a refused call, whose tool was not called, or about an
+// error that is not a failure of the call. If ctx ends before the reply, a cancellation replaces the result, because
+// the hook might have removed something from it. Without a usable reply, the result stays as it is (docs/hooks.md);
+// callPreHook, in contrast, refuses the call.
 func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error) (*content.Result, error) {
 	if inRecording := exec.recordedDecision(); inRecording.Ended {
 		exec.abort = &abortError{reason: inRecording.Reason}
@@ -118,12 +118,12 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 		return exec.result, err
 	}
 	if ctx.Err() != nil {
-		return nil, exec.unreviewedFailure(ctx, err)
+		return nil, cmp.Or(err, exec.canceledFailure(ctx))
 	}
 	request := exec.postHookCall(failed)
 	reply, replacement, hookErr := a.askCallHook(ctx, exec, request)
 	if ctx.Err() != nil {
-		return nil, exec.unreviewedFailure(ctx, err)
+		return nil, cmp.Or(err, exec.canceledFailure(ctx))
 	}
 	a.logHook(ctx, reply, hookErr, exec.hookAttrs(request.Hook)...)
 	switch {
@@ -190,15 +190,6 @@ func encodeReplyContent(result *webhook.Result) ([]byte, error) {
 		Structured jsonText   `json:"structuredContent,omitempty"`
 	}{result.Content, result.Structured})
 	return encoded.Bytes(), err
-}
-
-// unreviewedFailure returns the failure of a call whose ctx ended before the hook replied. It is err or, if the call
-// succeeded, a cancellation instead of the result, which the hook has not seen.
-func (exec *toolExecution) unreviewedFailure(ctx context.Context, err error) error {
-	if err == nil {
-		return exec.canceledFailure(ctx)
-	}
-	return err
 }
 
 // hookCall returns a request to hook about the call, without a result or failure.
@@ -294,8 +285,7 @@ func (r *run) writeAbort(ctx context.Context, abort *abortError) {
 		err = r.writeParts(context.WithoutCancel(ctx), data, replay.NoteAborted)
 	}
 	if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
-		r.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the decision of a hook could not be stored",
-			slog.String("run_id", r.ID), slog.String("error", err.Error()))
+		r.agent.Logger.WarnContext(ctx, "the decision of a hook could not be stored", "run_id", r.ID, "error", err.Error())
 	}
 }
 
@@ -441,8 +431,7 @@ func (l *loop) callInterruptHook(ctx context.Context, question *interrupt) {
 		err = r.writeNote(ctx, replay.NoteHookReplied, question.ID)
 	}
 	if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
-		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook interrupt may be asked about a question again",
-			slog.String("run_id", r.ID), slog.String("error", err.Error()))
+		l.agent.Logger.WarnContext(ctx, "the hook interrupt may be asked about a question again", "run_id", r.ID, "error", err.Error())
 	}
 }
 
@@ -455,8 +444,7 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 		return
 	}
 	if err := l.run.writeEnd(ctx, end); err != nil { // the log will probably refuse the terminal event too
-		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook run_end is not asked: the end of a run could not be stored",
-			slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
+		l.agent.Logger.WarnContext(ctx, "the hook run_end is not asked: the end of a run could not be stored", "run_id", l.run.ID, "error", err.Error())
 		return
 	}
 	shown, err := endForHook(end)

@@ -358,8 +358,7 @@ func (l *loop) recordBeginning(ctx context.Context) {
 		beginning.Offered = append(beginning.Offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
 	}
 	if err := l.agent.recorder.Begin(ctx, l.run.ID, beginning); err != nil && ctx.Err() == nil {
-		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the export of a run will not be complete",
-			slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
+		l.agent.Logger.WarnContext(ctx, "the export of a run will not be complete", "run_id", l.run.ID, "error", err.Error())
 	}
 }
 
@@ -375,8 +374,7 @@ func (s *modelStream) recordRequest(ctx context.Context, request llm.Request) {
 		attempt = s.run.job.Attempt()
 	}
 	if err := s.agent.recorder.AddRequest(ctx, s.run.ID, s.step, s.requestCount, attempt, request); err != nil && ctx.Err() == nil {
-		s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "a model request is not recorded",
-			slog.String("run_id", s.run.ID), slog.String("error", err.Error()))
+		s.agent.Logger.WarnContext(ctx, "a model request is not recorded", "run_id", s.run.ID, "error", err.Error())
 	}
 }
 

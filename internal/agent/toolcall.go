@@ -283,15 +283,7 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 		signInID := newID("int") // the id of the question that asks for a sign-in, if one is needed
 		request.Tool = l.agent.currentToolName(exec)
 		request.Waiter = waiterName(l.run.ID, signInID)
-		// The note precedes the request, because a process that takes over the run must not send the request again.
-		// writeNote also stores all events before the note. If the process dies between note and request, the call
-		// counts as sent although it was not. That is safe: it is not executed twice.
-		if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(exec.CallID)); err != nil {
-			return nil, exec.canceledOr(ctx, err)
-		}
-		started := time.Now()
-		result, err := l.agent.Tools.Call(ctx, request)
-		exec.duration += time.Since(started)
+		result, err := l.sendOnce(ctx, exec, request)
 		switch {
 		case err != nil:
 			return nil, err
@@ -307,6 +299,19 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 			return nil, err
 		}
 	}
+}
+
+// sendOnce sends a call once, after it has stored a note that says so, and adds the duration of the request to
+// exec.duration. The note precedes the request, because a process that takes over the run must not send the request
+// again. If this process dies between the two, the call counts as sent although it was not. That is safe: it is not
+// executed twice.
+func (l *loop) sendOnce(ctx context.Context, exec *toolExecution, request mcp.Call) (*content.Result, error) {
+	if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(exec.CallID)); err != nil {
+		return nil, exec.canceledOr(ctx, err)
+	}
+	started := time.Now()
+	defer func() { exec.duration += time.Since(started) }()
+	return l.agent.Tools.Call(ctx, request)
 }
 
 // requestMeta returns the _meta of the request to the server. It contains the number of agents that the question has
