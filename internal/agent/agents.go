@@ -435,7 +435,7 @@ func (l *loop) switchToSearch(ctx context.Context, search *toolsearch.Search) (e
 	}
 	search.Offer(called...)
 	l.clientTools = l.run.req.clientTools(l.catalog, search, l.askTools)
-	l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{search.Tool})
+	l.messages[0].Text, err = l.systemPrompt(ctx)
 	return err
 }
 

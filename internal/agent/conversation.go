@@ -152,14 +152,14 @@ func (r Request) validateQuestion() error {
 // groups of the request's history, and the question. If the request has no question, the last user message and
 // everything after it are the question, and do not count as history. openConversation also sets historyLen, and
 // reserves the ids of the calls in these messages. The error is that of systemPrompt.
-func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, profile llm.Profile) error {
+func (l *loop) openConversation(ctx context.Context) error {
 	r := l.run.req
-	system, err := l.systemPrompt(ctx, tools)
+	system, err := l.systemPrompt(ctx)
 	if err != nil {
 		return err
 	}
-	groups, threadGroups := r.groupHistory(profile)
-	history, question := r.splitHistory(groups, profile)
+	groups, threadGroups := r.groupHistory(l.profile)
+	history, question := r.splitHistory(groups, l.profile)
 	threadGroups = min(threadGroups, len(history)) // lower if the question itself is part of the thread
 	// MaxHistory limits only the groups of the request's own history.
 	firstOwn := max(threadGroups, len(history)-l.agent.MaxHistory)
@@ -177,9 +177,14 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, profi
 	return nil
 }
 
-// systemPrompt returns the system prompt for tools, followed by the servers' instructions and those in the request. It
-// stores the servers' instructions in l.instructions. It returns an error if the template cannot be executed.
-func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, error) {
+// systemPrompt returns the system prompt for the catalog's tools or, with a tool search, for the search tool, followed
+// by the servers' instructions and those in the request. It stores the servers' instructions in l.instructions. It
+// returns an error if the template cannot be executed.
+func (l *loop) systemPrompt(ctx context.Context) (string, error) {
+	tools := l.catalog.Tools
+	if l.search != nil {
+		tools = []catalog.Tool{l.search.Tool}
+	}
 	system, err := l.run.req.namedAgent.prompt.Render(tools, l.run.Created)
 	if err != nil {
 		return "", err
@@ -241,22 +246,22 @@ func (e *promptError) Error() string {
 // Unwrap returns why the prompt is not available, such as mcp.ErrBadPrompt.
 func (e *promptError) Unwrap() error { return e.err }
 
-// insertServerPrompt gets a prompt from its MCP server, and returns messages with the prompt inserted before the
-// question. The error is a *promptError.
-func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, prompt ServerPrompt) ([]llm.Message, error) {
+// insertServerPrompt gets a prompt from its MCP server, and inserts its messages before the question. The error is a
+// *promptError.
+func (l *loop) insertServerPrompt(ctx context.Context, prompt ServerPrompt) error {
 	// Check the rules again: after a takeover, they may have changed since the request was accepted.
 	if !l.agent.Rules.Of(l.run.caller).AllowsServer(prompt.Server) {
-		return nil, &promptError{prompt, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
+		return &promptError{prompt, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
 	}
 	filled, err := l.agent.Tools.Prompt(ctx, l.run.caller, prompt.Server, prompt.Name, prompt.Arguments)
 	if err != nil {
-		return nil, &promptError{prompt, err}
+		return &promptError{prompt, err}
 	}
-	var inserted []llm.Message
-	for _, m := range filled {
-		inserted = append(inserted, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
+	question := 1 + l.historyLen // the index of the question, after the system prompt and the history
+	for i, m := range filled {
+		l.messages = slices.Insert(l.messages, question+i, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
 	}
-	return slices.Insert(messages, l.historyLen+1, inserted...), nil
+	return nil
 }
 
 // Threads. Every run that an API client starts is a turn of its thread, in these steps:

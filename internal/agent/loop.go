@@ -12,7 +12,6 @@ import (
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/llm"
-	"answerd/internal/mcp/catalog"
 )
 
 // runTurns runs a run's turns and returns its terminal event. In each turn the model answers and may call tools, whose
@@ -77,13 +76,12 @@ const summaryPrompt = "You have reached the limit of this run and cannot call an
 // (recordBeginning). An error ends the run.
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
-	profile := l.agent.profileOf(req.Model)
-	l.profile = profile
+	l.profile = l.agent.profileOf(req.Model)
 	l.catalog = req.namedAgent.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
 	l.tools = l.catalog.ByName
 	// Set these before the first return with an error, because logEnd and recordRunEnd read them.
-	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.wakeCalls)
-	l.media = mediaBudget{profile: profile, budget: l.budget}
+	l.budget = budget.New(req.Budget, req.MaxTurns, l.profile.Price, &l.run.clock, l.run.suspension.wakeCalls)
+	l.media = mediaBudget{profile: l.profile, budget: l.budget}
 	l.metadata = event.Metadata{
 		ToolNames:          []string{},
 		ToolParams:         []jsonText{},
@@ -97,7 +95,7 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 		}
 	}
 
-	l.window = window.New(profile)
+	l.window = window.New(l.profile)
 	if req.MaxTokens > 0 {
 		l.window.LimitReserve(req.MaxTokens)
 	}
@@ -105,13 +103,9 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	l.offerTools()
 	l.callIDs = make(map[string]bool)
 	l.requestCallIDs = make(map[string]bool)
-	promptTools := l.catalog.Tools
-	if l.search != nil {
-		promptTools = []catalog.Tool{l.search.Tool}
-	}
-	err = l.openConversation(ctx, promptTools, profile)
+	err = l.openConversation(ctx)
 	if err == nil && req.Prompt != nil {
-		l.messages, err = l.insertServerPrompt(ctx, l.messages, *req.Prompt)
+		err = l.insertServerPrompt(ctx, *req.Prompt)
 	}
 	l.restoreLoop() // even after an error: the run's end includes what earlier processes used
 	if err == nil && l.replayed == nil {

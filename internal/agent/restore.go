@@ -123,7 +123,7 @@ func (l *loop) writeExtensions(ctx context.Context, extensions *llm.Extensions) 
 	return nil
 }
 
-// maxExtensionPiece is how many bytes of the extensions fit into one note.
+// maxExtensionPiece is how many bytes of the extensions one note has. It leaves 64 bytes for the word before.
 const maxExtensionPiece = event.MaxNote - 64
 
 // restoreExtensions decodes text, which writeExtensions stored in notes, and sets preferredModel to the model whose

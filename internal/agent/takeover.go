@@ -164,16 +164,13 @@ func (a *Agent) claimJob(ctx context.Context) (_ event.Job, err error) {
 
 // awaitFreeSlot waits until this process has a free slot for a claimed run. It returns false if ctx ends first.
 func (a *Agent) awaitFreeSlot(ctx context.Context) bool {
-	for {
-		if a.gate.HasFreeSlot() {
-			return ctx.Err() == nil
-		}
+	for !a.gate.HasFreeSlot() && ctx.Err() == nil {
 		select {
 		case <-a.gate.Freed():
 		case <-ctx.Done():
-			return false
 		}
 	}
+	return ctx.Err() == nil
 }
 
 // resumeClaimed continues the run of a claimed job, or makes the next attempt if the job is a delivery. It does not

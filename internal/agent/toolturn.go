@@ -21,16 +21,6 @@ import (
 // maxCallsPerTurn is how many calls of one turn are executed; calls beyond it are refused.
 const maxCallsPerTurn = 32
 
-// metadataParams returns the call's arguments for tool_params in the metadata. It always returns a JSON object: if the
-// model's text is not one, the object has the text as its member args_text.
-func (c *call) metadataParams() jsonText {
-	if c.args != nil {
-		return c.args
-	}
-	quoted, _ := json.Marshal(map[string]string{"args_text": c.argsText}) // strings always marshal
-	return quoted
-}
-
 // changedArgsNote returns a line that shows the model the arguments as a person changed them, or "" if they were not
 // changed.
 func (c *call) changedArgsNote() string {
@@ -262,8 +252,8 @@ func (l *loop) chargeResult(c *call, outcome callOutcome) llm.Message {
 
 // errorObject returns the JSON object that represents a failure in the conversation and the metadata.
 func errorObject(text string) jsonText {
-	quoted, _ := json.Marshal(map[string]string{"error": text}) // strings always marshal
-	return quoted
+	object, _ := json.Marshal(map[string]string{"error": text}) // strings always marshal
+	return object
 }
 
 // addMetadata adds a call to the answer's metadata. A run's calls share maxMetadata bytes. Once these are used up, the
@@ -282,13 +272,23 @@ func (l *loop) addMetadata(c *call, outcome callOutcome) {
 // chargeParams returns a call's arguments for the metadata, and adds their length to l.metadataSize. If they exceed
 // what is left of maxMetadata, it returns only their first minMetadata bytes, as text.
 func (l *loop) chargeParams(c *call) jsonText {
-	params := c.metadataParams()
+	params := c.args
+	if params == nil {
+		params = argsTextObject(c.argsText)
+	}
 	if len(params) > l.metadataLeft() {
 		text, _ := content.TruncateText(string(params), minMetadata, "")
-		params, _ = json.Marshal(map[string]string{"args_text": text})
+		params = argsTextObject(text)
 	}
 	l.metadataSize += len(params)
 	return params
+}
+
+// argsTextObject returns the JSON object that represents arguments in the metadata that are not a JSON object or are
+// cut.
+func argsTextObject(text string) jsonText {
+	object, _ := json.Marshal(map[string]string{"args_text": text}) // strings always marshal
+	return object
 }
 
 // appendMetadata adds one element to each of the metadata's three lists, which must stay equally long.
