@@ -118,16 +118,15 @@ func (a *Agent) IsAgent(caller auth.Identity, model string) (bool, error) {
 // AgentTools returns the names of the tools that the agent with this id may call for caller, including those that ask
 // other agents. It returns an empty list, never nil, if the agent does not exist or caller may not use it.
 func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string) []string {
-	request := Request{Agent: id}
 	names := []string{}
-	for _, t := range a.UsableTools(ctx, caller, request) {
-		names = append(names, t.Name)
-	}
-	n, err := a.selectAgent(caller, id)
+	agent, err := a.selectAgent(caller, id)
 	if err != nil {
 		return names
 	}
-	request.namedAgent = n
+	request := Request{Agent: id, namedAgent: agent}
+	for _, t := range request.filterTools(a.ToolsFor(ctx, caller)) {
+		names = append(names, t.Name)
+	}
 	for _, t := range a.askTools(caller, request) {
 		names = append(names, t.Name)
 	}

@@ -94,24 +94,7 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	if !r.agent.Durable {
 		return nil
 	}
-	saved := checkpoint{Version: checkpointVersion, Request: r.req, Account: r.account, Group: r.caller.Group}
-	// These three are stored in the run's record (event.Run).
-	saved.Request.IdempotencyKey = ""
-	saved.Request.Fingerprint = [32]byte{}
-	saved.Request.Record = nil
-	saved.Thread = r.req.earlier
-	saved.Beside = r.isBeside
-	saved.Parent = r.req.parent
-	if r.req.Agent != "" {
-		saved.Agent = &r.req.namedAgent.Agent
-	}
-	if r.agent.Rules != nil {
-		saved.Scopes, saved.Claims = r.caller.Scopes, r.caller.Claims
-	}
-	carrier := propagation.MapCarrier{}
-	propagation.TraceContext{}.Inject(r.ctx, carrier)
-	saved.TraceParent = carrier["traceparent"]
-	encoded, err := json.Marshal(saved)
+	encoded, err := json.Marshal(r.checkpoint())
 	if err != nil {
 		return fmt.Errorf("encode a checkpoint: %w", err)
 	}
@@ -120,6 +103,27 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	}
 	r.inbox.startListening()
 	return nil
+}
+
+// checkpoint returns the run's checkpoint. It leaves out what the run's record has (event.Run).
+func (r *run) checkpoint() checkpoint {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(r.ctx, carrier)
+	saved := checkpoint{
+		Version: checkpointVersion, Request: r.req, TraceParent: carrier["traceparent"],
+		Parent: r.req.parent, Thread: r.req.earlier, Beside: r.isBeside, Account: r.account, Group: r.caller.Group,
+	}
+	saved.Request.IdempotencyKey = ""
+	saved.Request.Fingerprint = [32]byte{}
+	saved.Request.Record = nil
+	if r.req.Agent != "" {
+		saved.Agent = &r.req.namedAgent.Agent
+	}
+	if r.agent.Rules != nil {
+		saved.Scopes = r.caller.Scopes
+		saved.Claims = r.caller.Claims
+	}
+	return saved
 }
 
 // decodeCheckpoint decodes a checkpoint that another process saved. If the job has none, the error is errJobLost. A
@@ -216,15 +220,8 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	saved, badCheckpoint := decodeCheckpoint(job.Request())
 	named, agentErr := a.restoreAgent(saved.Agent)
 	badCheckpoint = cmp.Or(badCheckpoint, agentErr) // the first non-nil error
-	saved.Request.namedAgent = named
-	saved.Request.parent = saved.Parent
-	saved.Request.earlier = saved.Thread
-	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": saved.TraceParent})
-	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Group: saved.Group, Scopes: saved.Scopes, Claims: saved.Claims}
-	r := a.newRun(parent, rec, caller, saved.Request)
+	r := a.restoreRun(rec, saved, named)
 	r.job = job
-	r.account = saved.Account
-	r.isBeside = saved.Beside
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.draining {
@@ -233,6 +230,19 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	}
 	r.registerOverLimitLocked()
 	return r, badCheckpoint, nil
+}
+
+// restoreRun returns the run with this record and checkpoint. It is not executed yet, as after newRun.
+func (a *Agent) restoreRun(rec event.Run, saved checkpoint, agent *namedAgent) *run {
+	saved.Request.namedAgent = agent
+	saved.Request.parent = saved.Parent
+	saved.Request.earlier = saved.Thread
+	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": saved.TraceParent})
+	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Group: saved.Group, Scopes: saved.Scopes, Claims: saved.Claims}
+	r := a.newRun(parent, rec, caller, saved.Request)
+	r.account = saved.Account
+	r.isBeside = saved.Beside
+	return r
 }
 
 // releaseClaim releases a claimed job whose run was not started here. It only logs an error, since the job's lease
