@@ -380,8 +380,7 @@ func (l *loop) countChild(spent event.Spent) {
 
 // cost returns what the run and its child runs have cost together. It returns nil if a price or what a child has used
 // is unknown, or if the run could not be prepared. l.metadata.Usage includes the children's tokens, so cost subtracts
-// them before it applies the price of the run's own model: the children's models may have other prices, and childSpent
-// already has their cost.
+// them before it applies the price of the run's own model: childSpent has their cost, at the prices of their models.
 func (l *loop) cost() *float64 {
 	if l.budget == nil {
 		return nil

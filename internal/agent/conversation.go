@@ -224,11 +224,10 @@ func (r Request) splitHistory(groups []messageGroup, profile llm.Profile) (histo
 		return groups[:last], groups[last:]
 	}
 	text, media := acceptedMedia(profile, r.Question, r.Media)
-	if last := len(groups) - 1; last >= 0 && len(media) == 0 {
-		isRepeated := groups[last].isUser() && groups[last][0].Text == text
-		if isRepeated {
-			groups = groups[:last]
-		}
+	last := len(groups) - 1
+	isRepeated := last >= 0 && len(media) == 0 && groups[last].isUser() && groups[last][0].Text == text
+	if isRepeated {
+		groups = groups[:last]
 	}
 	return groups, []messageGroup{{{Role: llm.User, Text: text, Media: media}}}
 }
@@ -246,8 +245,7 @@ func (e *promptError) Error() string {
 // Unwrap returns why the prompt is not available, such as mcp.ErrBadPrompt.
 func (e *promptError) Unwrap() error { return e.err }
 
-// insertServerPrompt gets a prompt from its MCP server, and inserts its messages before the question. The error is a
-// *promptError.
+// insertServerPrompt gets a prompt from its MCP server and inserts it before the question. The error is a *promptError.
 func (l *loop) insertServerPrompt(ctx context.Context, prompt ServerPrompt) error {
 	// Check the rules again: after a takeover, they may have changed since the request was accepted.
 	if !l.agent.Rules.Of(l.run.caller).AllowsServer(prompt.Server) {

@@ -232,8 +232,7 @@ func (a *Agent) terminalEventForCause(ctx context.Context, r *run, partial strin
 	return nil
 }
 
-// modelRunError returns the terminal event of a run whose model call failed with err. partial is the answer's text so
-// far.
+// modelRunError returns the terminal event of a run whose model call failed with err. partial is the answer so far.
 func modelRunError(err *llm.Error, partial string) event.RunError {
 	end := event.RunError{
 		Code: string(err.Kind), Message: err.Public, Retryable: err.Retryable,

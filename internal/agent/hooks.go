@@ -280,10 +280,8 @@ func (l *loop) repeatAbort(step int, hook webhook.Event) error {
 // fails, it only logs a warning: the log will probably refuse the terminal event as well, and the next process asks the
 // hook again.
 func (r *run) writeAbort(ctx context.Context, abort *abortError) {
-	data, err := json.Marshal(replay.Abort{Reason: abort.reason, Withheld: abort.withheld})
-	if err == nil {
-		err = r.writeParts(context.WithoutCancel(ctx), data, replay.NoteAborted)
-	}
+	data, _ := json.Marshal(replay.Abort{Reason: abort.reason, Withheld: abort.withheld}) // strings always marshal
+	err := r.writeParts(context.WithoutCancel(ctx), data, replay.NoteAborted)
 	if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
 		r.agent.Logger.WarnContext(ctx, "the decision of a hook could not be stored", "run_id", r.ID, "error", err.Error())
 	}
@@ -325,10 +323,7 @@ func (l *loop) writeHookAddition(ctx context.Context, addition hookAddition) err
 	if addition.isEmpty() || l.replayed.HookAddition(l.step) != nil {
 		return nil
 	}
-	data, err := json.Marshal(addition)
-	if err != nil {
-		return fmt.Errorf("encode what a hook adds to a request: %w", err)
-	}
+	data, _ := json.Marshal(addition) // strings always marshal
 	return l.run.writeParts(ctx, data, replay.NoteHookAddition)
 }
 
@@ -413,8 +408,7 @@ func (l *loop) mustCallInterruptHook(question *interrupt) bool {
 // callInterruptHook asks the interrupt hook about question, and waits for the reply even if a person answers first. If
 // the hook ends the run, callInterruptHook cancels the run's context with the *abortError; it only logs other errors.
 // The run cannot be parked before the hook has replied, because only the process that executes a run asks the hook. The
-// note NoteHookReplied is written after the reply, so that a process that takes over asks again if the log does not
-// have the hook's decision.
+// note NoteHookReplied follows the reply, so that a process that takes over asks again if the decision is not stored.
 func (l *loop) callInterruptHook(ctx context.Context, question *interrupt) {
 	r := l.run
 	defer r.suspension.endNotification(question)

@@ -342,7 +342,7 @@ func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool,
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
 	defer stop()
 	for _, waiter := range waiters {
-		run, interrupt := parseWaiterName(waiter)
+		run, interrupt, _ := strings.Cut(waiter, " ") // waiter is from waiterName
 		in := encodeInput(Input{ID: interrupt, Action: mcp.Accept}, auth.Identity{})
 		if err := a.Log.AddInput(ctx, run, interrupt, in); err != nil && !isTooLate(err) {
 			a.Logger.WarnContext(ctx, "a run could not be told of a sign-in; it continues when its question expires", "run_id", run, "error", err)
@@ -488,9 +488,3 @@ func contentErrorAt(pointer string, fields []mcp.ContentField) error {
 // waiterName returns the name under which a run waits for a sign-in. It consists of the run's id and the id of the
 // interrupt that asks for the sign-in, separated by a space, which ids do not contain.
 func waiterName(run, interrupt string) string { return run + " " + interrupt }
-
-// parseWaiterName returns the two ids in a name made by waiterName.
-func parseWaiterName(name string) (run, interrupt string) {
-	run, interrupt, _ = strings.Cut(name, " ")
-	return run, interrupt
-}

@@ -37,7 +37,7 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := l.spendTokens(ctx, reply); err != nil {
+		if err := l.spendTokens(ctx, reply.usage); err != nil {
 			return nil, err
 		}
 		if len(reply.calls) > 0 {
@@ -128,13 +128,13 @@ func (l *loop) offerTools() {
 	l.updateOffered()
 }
 
-// spendTokens charges the tokens of a turn, as the provider counted them, to the run's budget, and corrects the
+// spendTokens charges used, the tokens of a turn as the provider counted them, to the run's budget, and corrects the
 // window's token estimates with them. It appends the budget events that are due. If a budget of the caller is used up,
 // it reports that too, once per run. An error comes from the log.
-func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
-	l.window.Observe(reply.usage)
-	l.lastPromptTokens = reply.usage.InputTokens
-	if err := l.budget.SpendTokens(ctx, l.run.out, reply.usage); err != nil {
+func (l *loop) spendTokens(ctx context.Context, used event.Usage) error {
+	l.window.Observe(used)
+	l.lastPromptTokens = used.InputTokens
+	if err := l.budget.SpendTokens(ctx, l.run.out, used); err != nil {
 		return err
 	}
 	if spent := l.callerSpent.Load(); spent != nil && !l.callerSpentReported {

@@ -210,8 +210,7 @@ func (s *modelStream) countCutAnswer(ctx context.Context) {
 	s.countModelCall(context.WithoutCancel(ctx), estimate)
 }
 
-// reserveText counts a piece of the answer as memory of the run. To call run.reserveMemory less often, it first
-// collects reserveBatch bytes.
+// reserveText counts a piece of the answer as memory of the run. It does so in batches of reserveBatch bytes.
 func (s *modelStream) reserveText(piece string) {
 	s.uncounted += len(piece)
 	if s.uncounted >= reserveBatch {

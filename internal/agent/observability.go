@@ -398,25 +398,19 @@ func (r *Request) forExport() export.Request {
 
 // settingsForExport returns the settings of the service, agent and model that a rerun needs.
 func (l *loop) settingsForExport() export.Settings {
-	a, named, p := l.agent, l.run.req.namedAgent, l.profile
-	source := named.prompt.Options()
+	agent, profile := l.run.req.namedAgent, l.profile
+	template := agent.prompt.Options()
 	return export.Settings{
-		Agent: named.exported,
+		Agent: agent.exported,
 		Prompt: export.Template{
-			Template:     source.Template,
-			Username:     source.Username,
-			Timezone:     source.Location.String(),
-			Instructions: l.instructions,
+			Template: template.Template, Username: template.Username, Timezone: template.Location.String(), Instructions: l.instructions,
 		},
-		Budget: export.Budget(a.budgetLimits(named)), Search: export.Search(a.ToolSearch), Output: a.MaxOutputTokens,
+		Budget: export.Budget(l.agent.budgetLimits(agent)),
+		Search: export.Search(l.agent.ToolSearch),
+		Output: l.agent.MaxOutputTokens,
 		Model: export.Model{
-			ID:              p.ID,
-			ContextTokens:   l.window.Size(),
-			MaxOutputTokens: p.MaxOutputTokens,
-			Images:          p.Images,
-			Audio:           p.Audio,
-			PDF:             p.PDF,
-			Price:           p.Price,
+			ID: profile.ID, ContextTokens: l.window.Size(), MaxOutputTokens: profile.MaxOutputTokens,
+			Images: profile.Images, Audio: profile.Audio, PDF: profile.PDF, Price: profile.Price,
 		},
 	}
 }

@@ -418,14 +418,6 @@ type parentCall struct {
 	Level int    `json:"level,omitempty"` // how many runs are above this one, counting indirect parents
 }
 
-// nextHops returns how many agents, including this one, the question has passed through when the call arrives.
-func (exec *toolExecution) nextHops() int {
-	if exec.loop == nil {
-		return 1
-	}
-	return exec.loop.run.req.Hops + 1
-}
-
 // questionText returns the question's text. If the request has no question, because its history ends with results of
 // the API client's tools, questionText returns the last user message.
 func (r Request) questionText() string {

@@ -254,8 +254,6 @@ func (a *Agent) callRequest(ctx context.Context, exec *toolExecution) mcp.Call {
 	}
 	if exec.loop != nil {
 		request.ThreadID = exec.loop.run.ThreadID
-	}
-	if exec.notifications != nil {
 		request.Progress = func(p mcp.Progress) { exec.notifications.appendProgress(ctx, p) }
 		request.Log = func(m mcp.LogMessage) { exec.notifications.appendLog(ctx, m) }
 	}
@@ -320,8 +318,11 @@ func (l *loop) sendOnce(ctx context.Context, exec *toolExecution, request mcp.Ca
 func (exec *toolExecution) requestMeta(ctx context.Context) map[string]any {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
-	meta := make(map[string]any, len(carrier)+1)
-	meta[HopsKey] = exec.nextHops()
+	hops := 1 // this agent counts too
+	if exec.loop != nil {
+		hops += exec.loop.run.req.Hops
+	}
+	meta := map[string]any{HopsKey: hops}
 	for k, v := range carrier {
 		meta[k] = v
 	}
