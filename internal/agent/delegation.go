@@ -227,8 +227,7 @@ func (c *childRun) handOver() error {
 }
 
 // readToEnd reads the child's events until the child ends, reports its progress, forwards its questions, and returns
-// its terminal event. The error is the cause of ctx, an error of the log, or event.ErrGone if the log has deleted the
-// child's events.
+// its terminal event. The error is the cause of ctx, an error of the log, or event.ErrGone if the events are deleted.
 func (c *childRun) readToEnd(ctx context.Context) (event.Event, error) {
 	asking, stop := context.WithCancel(ctx)
 	defer c.asking.Wait()

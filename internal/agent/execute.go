@@ -102,7 +102,7 @@ func (a *Agent) endRun(ctx context.Context, l *loop, end event.Body, restoreErr 
 	l.callRunEndHook(ctx, end)
 	// Release the slot before the event: a client that reads the end may ask its next question at once.
 	r.slot.Release()
-	err := a.appendTerminal(ctx, r, end, restoreErr)
+	err := a.appendAndDeliver(ctx, r, end, restoreErr)
 	if err != nil && r.relinquished() == nil {
 		a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
 	}
@@ -125,16 +125,16 @@ func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
 	}
 }
 
-// appendTerminal appends the terminal event and ends the run's job. It stores the deliveries about the run's end before
-// the event, and sends them after it. Stored later, they would be lost if the process died in between, because no
-// process continues a run that has ended. Sent earlier, they could report an end that differs from the one that a
-// process taking over the run appends. restoreErr is as for executeRun.
-func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, restoreErr error) error {
+// appendAndDeliver calls appendTerminal, stores the deliveries about the run's end before it, and sends them after it.
+// Stored later, they would be lost if the process died in between, because no process continues a run that has ended.
+// Sent earlier, they could report an end that differs from the one that a process taking over the run appends.
+// restoreErr is as for executeRun.
+func (a *Agent) appendAndDeliver(ctx context.Context, r *run, end event.Body, restoreErr error) error {
 	deliveries, err := a.Deliveries.Prepare(ctx, r.Run, r.agentID(), r.req.Callback, end)
 	if err != nil {
 		return err
 	}
-	if err := a.appendEnd(ctx, r, end, restoreErr); err != nil {
+	if err := a.appendTerminal(ctx, r, end, restoreErr); err != nil {
 		deliveries.Release()
 		return err
 	}
@@ -142,10 +142,10 @@ func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, rest
 	return nil
 }
 
-// appendEnd ends the run's turn in the thread, appends the terminal event and ends the run's job, in this order. The
-// turn comes first because a reader of the event may ask the thread's next question at once. The job comes last because
-// no process continues a run without a job. restoreErr is as for executeRun.
-func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, restoreErr error) error {
+// appendTerminal ends the run's turn in the thread, appends the terminal event and ends the run's job, in this order.
+// The turn comes first because a reader of the event may ask the thread's next question at once. The job comes last
+// because no process continues a run without a job. restoreErr is as for executeRun.
+func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, restoreErr error) error {
 	r.endTurn(ctx, end)
 	err := r.out.Append(ctx, end)
 	if _, isOrderError := errors.AsType[*event.OrderError](err); isOrderError && restoreErr != nil {
@@ -266,7 +266,7 @@ func (a *Agent) containPanic(r *run) {
 }
 
 // forceTerminal appends a terminal event for an internal error, unless the run already has a terminal event. If
-// appendTerminal fails or panics, it appends the event to the log directly, because readers and the thread would
+// appendAndDeliver fails or panics, it appends the event to the log directly, because readers and the thread would
 // otherwise wait forever for the run to end.
 func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 	defer recoverTo(&err)
@@ -274,7 +274,7 @@ func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 		return nil
 	}
 	end := event.RunError{Code: "internal", Message: internalErrorMessage}
-	err = catchPanic(func() error { return a.appendTerminal(ctx, r, end, errors.New("its end panicked")) })
+	err = catchPanic(func() error { return a.appendAndDeliver(ctx, r, end, errors.New("its end panicked")) })
 	if err != nil { // the panic may have come from the deliveries, the thread or the writer
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}

@@ -220,8 +220,7 @@ func (exec *toolExecution) hookAttrs(hook webhook.Event) []slog.Attr {
 }
 
 // flushEvents waits until the log has stored a run's events. Call it before a hook sees the events: a process that
-// takes over the run must find everything in the log that the hook has seen. It does nothing if run is "", in a direct
-// call.
+// takes over the run must find everything in the log that the hook has seen. It does nothing if run is "" (direct call).
 func (a *Agent) flushEvents(ctx context.Context, run string) error {
 	if run == "" {
 		return nil
@@ -304,14 +303,7 @@ func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (addi
 	if !l.agent.Hooks.Asks(webhook.PreModelCall) {
 		return hookAddition{}, nil
 	}
-	request := l.modelRequest(turn, final)
-	shown := &webhook.ModelRequest{Model: request.Model, MaxTokens: request.MaxTokens, Tools: []string{}} // not nil, for JSON
-	for _, t := range request.Tools {
-		shown.Tools = append(shown.Tools, t.Name)
-	}
-	for i := range request.Messages {
-		shown.Messages = append(shown.Messages, hookMessage(&request.Messages[i]))
-	}
+	shown := hookRequest(l.modelRequest(turn, final))
 	reply, err := l.askAboutRun(ctx, webhook.Call{Hook: webhook.PreModelCall, Step: l.step + 1, Request: shown})
 	return hookAddition{Instructions: reply.Instructions, Messages: reply.Messages}, err
 }
@@ -325,6 +317,18 @@ func (l *loop) writeHookAddition(ctx context.Context, addition hookAddition) err
 	}
 	data, _ := json.Marshal(addition) // strings always marshal
 	return l.run.writeParts(ctx, data, replay.NoteHookAddition)
+}
+
+// hookRequest converts a model request for a hook.
+func hookRequest(request llm.Request) *webhook.ModelRequest {
+	out := &webhook.ModelRequest{Model: request.Model, MaxTokens: request.MaxTokens, Tools: []string{}} // not nil, for JSON
+	for _, t := range request.Tools {
+		out.Tools = append(out.Tools, t.Name)
+	}
+	for i := range request.Messages {
+		out.Messages = append(out.Messages, hookMessage(&request.Messages[i]))
+	}
+	return out
 }
 
 // hookMessage converts a message of the conversation for a hook. The hook gets the size of media instead of their data.

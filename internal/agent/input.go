@@ -266,13 +266,13 @@ func (b *inbox) stopListening() {
 // relinquishes the run and returns. A run that appends nothing, because a server or a model is slow, has no other way
 // to learn that another process has taken it over.
 func (b *inbox) receiveLoop(ctx context.Context) {
-	var lost <-chan struct{}
+	var lost <-chan struct{} // without a job it stays nil, from which a receive blocks
 	if b.run.job != nil {
 		lost = b.run.job.Lost()
 	}
 	for {
 		_, more, err := b.receiveAvailable(ctx)
-		var retry <-chan time.Time
+		var retry <-chan time.Time // nil unless the log failed
 		if err != nil {
 			retry = time.After(inboxRetry)
 		}

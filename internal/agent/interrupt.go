@@ -101,8 +101,7 @@ func (l *loop) askOwnerAll(
 }
 
 // prepareQuestion returns an interrupt for wanted, which may be in the replayed state or new, and makes the inbox
-// expect its answer. If the question is already resolved, or no person can be asked, it returns the resolution instead,
-// and open is nil.
+// expect its answer. If the question is already resolved, or no person can be asked, it returns only the resolution.
 func (l *loop) prepareQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, err error) {
 	open, resolved, err = l.takeReplayedQuestion(ctx, wanted)
 	isNew := open == nil && resolved == nil && err == nil
@@ -203,8 +202,7 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 }
 
 // elicitInput asks the run's owner a question that the server sent during call, and returns the owner's reply. The
-// server waits for the reply on a connection of this process, so the run cannot be parked while the question is open
-// (HeldOpen).
+// server waits for the reply on a connection of this process, so until then the run cannot be parked (HeldOpen).
 func (l *loop) elicitInput(ctx context.Context, call event.Call, asked mcp.Elicitation) (_ mcp.ElicitationResult, err error) {
 	defer recoverTo(&err) // package mcp calls this in a goroutine of its own
 	question := elicitationQuestion(call, asked)
@@ -463,8 +461,8 @@ func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
 	case len(in.Args) > maxArgs:
 		return &ContentError{[]InvalidError{{"/args", fmt.Sprintf("must not be longer than %d bytes", maxArgs)}}}
 	}
-	var object map[string]json.RawMessage
-	if json.Unmarshal(in.Args, &object) != nil || object == nil || !bytes.HasPrefix(in.Args, []byte("{")) {
+	isObject := json.Valid(in.Args) && bytes.HasPrefix(in.Args, []byte("{"))
+	if !isObject {
 		return &ContentError{[]InvalidError{{"/args", "must be an object"}}}
 	}
 	args, err := a.Tools.CheckArgs(asked.Tool, in.Args)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -79,15 +80,9 @@ func (o *Options) setDefaults() error {
 	if o.InputTimeout <= 0 {
 		o.InputTimeout = 15 * time.Minute
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Tracer == nil {
-		o.Tracer = tracenoop.NewTracerProvider().Tracer("")
-	}
-	if o.Meter == nil {
-		o.Meter = metricnoop.NewMeterProvider().Meter("")
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.Tracer = cmp.Or(o.Tracer, tracenoop.NewTracerProvider().Tracer(""))
+	o.Meter = cmp.Or(o.Meter, metricnoop.NewMeterProvider().Meter(""))
 	if o.Prompt == nil {
 		p, err := prompt.New(prompt.Options{})
 		if err != nil {

@@ -280,10 +280,8 @@ func (s *suspension) suspendIfBlockedLocked() error {
 	}
 	isSuspended := s.resumed != nil
 	if !isSuspended {
-		if repeat := s.run.agent.Repeat; repeat != nil {
-			if suspends, ok := repeat.Suspends(s.run.ID); ok && !suspends {
-				return nil // the recording has another event next
-			}
+		if s.run.hasOtherEventRecorded() {
+			return nil
 		}
 		if err := s.suspendLocked(); err != nil {
 			return err
@@ -295,6 +293,16 @@ func (s *suspension) suspendIfBlockedLocked() error {
 		s.run.relinquish(errParked)
 	}
 	return nil
+}
+
+// hasOtherEventRecorded reports whether the run is a rerun whose recording has another event next than a suspended
+// event.
+func (r *run) hasOtherEventRecorded() bool {
+	if r.agent.Repeat == nil {
+		return false
+	}
+	suspends, isKnown := r.agent.Repeat.Suspends(r.ID)
+	return isKnown && !suspends
 }
 
 // suspendLocked pauses the run's clock and appends a suspended event with the open questions. If the log refuses the

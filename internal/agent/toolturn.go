@@ -260,12 +260,13 @@ func errorObject(text string) jsonText {
 // metadata gets only the first minMetadata bytes of a call's arguments and of its result.
 func (l *loop) addMetadata(c *call, outcome callOutcome) {
 	params := l.chargeParams(c)
+	var result jsonText
 	if failure := outcome.errorEvent; failure != nil {
 		text, _ := content.TruncateText(failure.Payload, l.metadataLeft(), outcome.resultURL)
-		l.appendMetadata(c, params, errorObject(text))
-		return
+		result = errorObject(text)
+	} else {
+		result = content.TruncateValue(outcome.resultEvent.Payload, l.metadataLeft(), outcome.resultURL)
 	}
-	result := content.TruncateValue(outcome.resultEvent.Payload, l.metadataLeft(), outcome.resultURL)
 	l.appendMetadata(c, params, result)
 }
 
