@@ -251,9 +251,15 @@ func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, request R
 	return request.filterTools(a.ToolsFor(ctx, caller))
 }
 
-// unavailableServers returns the names of the servers that request would use but that are unavailable. waited says that
-// ToolsFor has been called before, which waits for servers that are still connecting; servers that have never connected
-// then count as unavailable too.
+// Whether unavailableServers is called after ToolsFor, which waits for servers that are still connecting. Servers that
+// have never connected then count as unavailable too.
+const (
+	afterToolsFor  = true
+	beforeToolsFor = false
+)
+
+// unavailableServers returns the names of the servers that request would use but that are unavailable. waited is
+// afterToolsFor or beforeToolsFor.
 func (a *Agent) unavailableServers(caller auth.Identity, request Request, waited bool) []string {
 	access := a.Rules.Of(caller)
 	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
@@ -272,7 +278,7 @@ func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, r
 		return nil
 	}
 	tools := request.filterTools(a.ToolsFor(ctx, caller))
-	down := a.unavailableServers(caller, request, true)
+	down := a.unavailableServers(caller, request, afterToolsFor)
 	var asks []askTool
 	if len(request.Servers) == 0 { // a question that names servers depends on their tools, not on other agents
 		asks = a.askTools(caller, request)

@@ -91,16 +91,16 @@ func (g messageGroup) withCalls(calls []ClientCall) messageGroup {
 // the latest one, since some providers count their calls from 0 in every answer. It does nothing if no call has the id,
 // or if the call already has a result.
 func fillResult(results []*llm.Message, id, text string, media []Media) {
-	for _, m := range slices.Backward(results) {
-		if m.CallID != id {
+	for _, result := range slices.Backward(results) {
+		if result.CallID != id {
 			continue
 		}
-		if m.Text == "" {
-			m.Text, _ = content.TruncateText(text, maxForModel, "")
+		if result.Text == "" { // the call has no result yet
+			result.Text, _ = content.TruncateText(text, maxForModel, "")
 			if strings.TrimSpace(text) == "" {
-				m.Text = "[The result is empty.]"
+				result.Text = "[The result is empty.]"
 			}
-			m.Media = media
+			result.Media = media
 		}
 		return
 	}
@@ -163,9 +163,9 @@ func (l *loop) openConversation(ctx context.Context) error {
 	threadGroups = min(threadGroups, len(history)) // lower if the question itself is part of the thread
 	// MaxHistory limits only the groups of the request's own history.
 	firstOwn := max(threadGroups, len(history)-l.agent.MaxHistory)
+	history = slices.Concat(history[:threadGroups], history[firstOwn:])
 	l.messages = []llm.Message{{Role: llm.System, Text: system}}
-	l.messages = append(l.messages, slices.Concat(history[:threadGroups]...)...)
-	l.messages = append(l.messages, slices.Concat(history[firstOwn:]...)...)
+	l.messages = append(l.messages, slices.Concat(history...)...)
 	l.historyLen = len(l.messages) - 1
 	l.messages = append(l.messages, slices.Concat(question...)...)
 	for _, m := range l.messages {

@@ -38,9 +38,6 @@ func (a *Agent) executeRun(r *run, restoreErr error) {
 	var end event.Body
 	err := restoreErr
 	if restoreErr == nil {
-		end, err = l.restoredEnd()
-	}
-	if err == nil && end == nil {
 		end, err = l.runTurns(ctx)
 	}
 	a.concludeRun(ctx, l, end, err, restoreErr)

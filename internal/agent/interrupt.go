@@ -26,6 +26,11 @@ type ContentError struct{ Fields []InvalidError }
 
 func (e *ContentError) Error() string { return "the answer does not fit what was asked for" }
 
+// newContentError returns a *ContentError about one field.
+func newContentError(pointer, detail string) error {
+	return &ContentError{[]InvalidError{{pointer, detail}}}
+}
+
 // InputError says which of several answers is invalid. It wraps an *InvalidError or a *ContentError.
 type InputError struct {
 	ID  string // of the interrupt
@@ -249,13 +254,13 @@ func (a *Agent) validateBudgetIncrease(run event.Run, asked event.Interrupt, in 
 	current := max(asked.Max, asked.Used)
 	switch {
 	case isInteger && limit != math.Trunc(limit):
-		return &ContentError{[]InvalidError{{"/args/max", "must be a whole number"}}}
+		return newContentError("/args/max", "must be a whole number")
 	case limit <= current:
-		return &ContentError{[]InvalidError{{"/args/max", "must be above what is used, " + formatNumber(current)}}}
+		return newContentError("/args/max", "must be above what is used, "+formatNumber(current))
 	case operatorLimit > 0 && limit > operatorLimit:
-		return &ContentError{[]InvalidError{{"/args/max", "must not be above the operator's limit, " + formatNumber(operatorLimit)}}}
+		return newContentError("/args/max", "must not be above the operator's limit, "+formatNumber(operatorLimit))
 	case limit > maxRaised:
-		return &ContentError{[]InvalidError{{"/args/max", "is too large"}}}
+		return newContentError("/args/max", "is too large")
 	}
 	return nil
 }
@@ -264,10 +269,10 @@ func (a *Agent) validateBudgetIncrease(run event.Run, asked event.Interrupt, in 
 func parseIncrease(args jsonText) (limit float64, _ error) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(args, &members) != nil || len(members) != 1 || members["max"] == nil {
-		return 0, &ContentError{[]InvalidError{{"/args", `must be {"max": N}, the new limit`}}}
+		return 0, newContentError("/args", `must be {"max": N}, the new limit`)
 	}
 	if json.Unmarshal(members["max"], &limit) != nil {
-		return 0, &ContentError{[]InvalidError{{"/args/max", "must be a number"}}}
+		return 0, newContentError("/args/max", "must be a number")
 	}
 	return limit, nil
 }
@@ -459,11 +464,11 @@ func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
 	case !*in.Approved:
 		return &InvalidError{"/args", "goes with approved true only"}
 	case len(in.Args) > maxArgs:
-		return &ContentError{[]InvalidError{{"/args", fmt.Sprintf("must not be longer than %d bytes", maxArgs)}}}
+		return newContentError("/args", fmt.Sprintf("must not be longer than %d bytes", maxArgs))
 	}
 	isObject := json.Valid(in.Args) && bytes.HasPrefix(in.Args, []byte("{"))
 	if !isObject {
-		return &ContentError{[]InvalidError{{"/args", "must be an object"}}}
+		return newContentError("/args", "must be an object")
 	}
 	args, err := a.Tools.CheckArgs(asked.Tool, in.Args)
 	if wrong, ok := errors.AsType[*mcp.CallError](err); ok {

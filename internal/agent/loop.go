@@ -16,13 +16,17 @@ import (
 
 // runTurns runs a run's turns and returns its terminal event. In each turn the model answers and may call tools, whose
 // results go back to the model. The run ends when the model answers without a call, when it calls a tool that the API
-// client executes, or one turn after a limit was reached. Turns that are already in the log are replayed.
+// client executes, or one turn after a limit was reached. Turns that are already in the log are replayed. If an earlier
+// process has stored the run's end, runTurns only returns that.
 //
 // Limits are checked twice per turn. The check before the calls may ask for a higher budget: if the model's output has
 // used up the budget, all calls would be refused. The check after the calls decides whether the next turn is the last.
 // The last turn has no tools.
 func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 	defer recoverTo(&err)
+	if end, err := l.restoredEnd(); end != nil || err != nil {
+		return end, err
+	}
 	if err := l.prepareRun(ctx); err != nil {
 		return nil, err
 	}
@@ -87,7 +91,7 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 		ToolParams:         []jsonText{},
 		ToolResults:        []jsonText{},
 		Model:              req.Model,
-		UnavailableServers: l.agent.unavailableServers(l.run.caller, req, true),
+		UnavailableServers: l.agent.unavailableServers(l.run.caller, req, afterToolsFor),
 	}
 	if len(req.OutputSchema) > 0 {
 		if l.output, err = output.Compile(req.OutputSchema); err != nil {

@@ -180,12 +180,10 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 	l.budget.BeginTurn(len(calls))
 	for i, c := range calls {
 		earlier := l.replayed.Call(c.CallID)
-		if earlier == nil {
-			remaining = append(remaining, c.CallID)
-			continue
+		if earlier != nil {
+			l.restoreCharge(i, c, earlier)
 		}
-		l.restoreCharge(i, c, earlier)
-		if earlier.End == nil {
+		if earlier == nil || earlier.End == nil {
 			remaining = append(remaining, c.CallID)
 			continue
 		}

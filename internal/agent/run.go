@@ -109,7 +109,7 @@ func (r *run) reserveMemory(bytes int) {
 func (r *run) appendStart(ctx context.Context) error {
 	return r.out.Append(ctx, event.Start{
 		Question: r.req.questionText(), Model: r.req.Model, ThreadID: r.ThreadID, TraceID: r.TraceID, Metadata: r.req.Metadata,
-		UnavailableServers: r.agent.unavailableServers(r.caller, r.req, false), StructuredOutput: len(r.req.OutputSchema) > 0,
+		UnavailableServers: r.agent.unavailableServers(r.caller, r.req, beforeToolsFor), StructuredOutput: len(r.req.OutputSchema) > 0,
 		Agent: r.Agent, ParentRunID: r.ParentID,
 	})
 }

@@ -69,14 +69,14 @@ func (s *suspension) endCall(callID string) error {
 	return s.suspendIfBlockedLocked()
 }
 
-// awaitEarlierCalls blocks a call until changed is closed, which wakeCalls does when an earlier call of the turn was
+// awaitEarlierCalls blocks a call until decided is closed, which wakeCalls does when an earlier call of the turn was
 // charged or refused. If no call in flight can continue while this one blocks, awaitEarlierCalls suspends the run. It
-// returns nil once changed is closed, the cause of ctx if ctx ends first, or an error of the log.
-func (s *suspension) awaitEarlierCalls(ctx context.Context, callID string, changed <-chan struct{}) error {
+// returns nil once decided is closed, the cause of ctx if ctx ends first, or an error of the log.
+func (s *suspension) awaitEarlierCalls(ctx context.Context, callID string, decided <-chan struct{}) error {
 	s.mu.Lock()
 	var err error
 	select {
-	case <-changed: // already closed, so the call need not wait
+	case <-decided: // already closed, so the call need not wait
 	default:
 		s.inFlight[callID] = true
 		err = s.suspendIfBlockedLocked()
@@ -86,7 +86,7 @@ func (s *suspension) awaitEarlierCalls(ctx context.Context, callID string, chang
 		return err
 	}
 	select {
-	case <-changed:
+	case <-decided:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -121,16 +121,16 @@ func (s *suspension) endChargeWait(callID string) {
 	delete(s.awaitingCharge, callID)
 }
 
-// wakeCalls closes changed, which wakes the calls in awaitEarlierCalls, and marks all calls as not waiting. It does
+// wakeCalls closes decided, which wakes the calls in awaitEarlierCalls, and marks all calls as not waiting. It does
 // both with mu held: if a call that is about to continue still counted as waiting, the run could be suspended while
 // that call continues.
-func (s *suspension) wakeCalls(changed chan struct{}) {
+func (s *suspension) wakeCalls(decided chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.inFlight {
 		s.inFlight[id] = false
 	}
-	close(changed)
+	close(decided)
 }
 
 // openInterrupts adds questions to s.open, and appends the events of those that the log does not have yet. If all calls

@@ -185,7 +185,7 @@ func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 		return err
 	}
 	for {
-		limit, charged, changed := exec.loop.budget.TryCall(exec.index)
+		limit, charged, earlierDecided := exec.loop.budget.TryCall(exec.index)
 		switch {
 		case charged:
 			return nil
@@ -193,7 +193,7 @@ func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 			exec.decision = decision{verdict: denied, reason: "budget: " + limit}
 			return exec.failure(mcp.Denied, fmt.Sprintf(recorded.BudgetUsedUp+" (%s).", limit))
 		}
-		if err := exec.loop.run.suspension.awaitEarlierCalls(ctx, exec.CallID, changed); err != nil {
+		if err := exec.loop.run.suspension.awaitEarlierCalls(ctx, exec.CallID, earlierDecided); err != nil {
 			return exec.canceledOr(ctx, err)
 		}
 	}
