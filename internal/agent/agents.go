@@ -251,15 +251,11 @@ func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, request R
 	return request.filterTools(a.ToolsFor(ctx, caller))
 }
 
-// Whether unavailableServers is called after ToolsFor, which waits for servers that are still connecting. Servers that
-// have never connected then count as unavailable too.
-const (
-	afterToolsFor  = true
-	beforeToolsFor = false
-)
+const afterToolsFor, beforeToolsFor = true, false // the values of waited in unavailableServers
 
-// unavailableServers returns the names of the servers that request would use but that are unavailable. waited is
-// afterToolsFor or beforeToolsFor.
+// unavailableServers returns the names of the servers that request would use but that are unavailable. waited says that
+// ToolsFor has been called before, which waits for servers that are still connecting; servers that have never connected
+// then count as unavailable too.
 func (a *Agent) unavailableServers(caller auth.Identity, request Request, waited bool) []string {
 	access := a.Rules.Of(caller)
 	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
@@ -344,8 +340,7 @@ type servedModels struct {
 	profiles     map[string]llm.Profile
 }
 
-// Models returns Options.DefaultModel and Options.Profiles, or their replacements (ReplaceModels). The caller must not
-// change the map.
+// Models returns Options.DefaultModel and Options.Profiles, or what replaced them. The caller must not change the map.
 func (a *Agent) Models() (defaultModel string, profiles map[string]llm.Profile) {
 	m := a.models.Load()
 	return m.defaultModel, m.profiles

@@ -164,7 +164,8 @@ func (c *childRun) newRequest(question string) Request {
 
 // start starts the child in this process. While the log is unavailable, it retries with a new child for some time
 // (awaitLog), and deletes what the log may have stored of the previous one. Invalid arguments, and an agent that cannot
-// be asked, are failures of the call (*mcp.CallError).
+// be asked, are failures of the call (*mcp.CallError). If this process is handing over its runs, start relinquishes the
+// parent and returns errHandedOver.
 func (c *childRun) start(ctx context.Context) error {
 	exec, agent := c.exec, c.loop.agent
 	var args struct{ Question string }
@@ -175,7 +176,7 @@ func (c *childRun) start(ctx context.Context) error {
 	if err := agent.validateRequest(c.loop.run.caller, &request); err != nil {
 		return exec.failure(mcp.Denied, "The agent "+exec.askedAgent+" cannot be asked: "+err.Error()+".")
 	}
-	return awaitLog(ctx, func() error {
+	err := awaitLog(ctx, func() error {
 		if c.id != "" { // left over from the previous try
 			if err := agent.Log.Delete(ctx, c.id); errors.Is(err, event.ErrUnavailable) {
 				return err
@@ -183,11 +184,17 @@ func (c *childRun) start(ctx context.Context) error {
 		}
 		return c.begin(ctx, request)
 	})
+	if errors.Is(err, ErrDraining) {
+		// This process is handing over its runs. Drain relinquishes the parent too, but the call might fail before that.
+		c.loop.run.relinquish(errHandedOver)
+		return errHandedOver
+	}
+	return err
 }
 
 // begin tries once to start a child, under a new id. It first stores the id in a note, so that a process that takes
-// over the parent finds the child instead of starting a second one. If this process is handing over its runs, begin
-// relinquishes the parent and returns errHandedOver.
+// over the parent finds the child instead of starting a second one. The error is ErrDraining if this process is handing
+// over its runs.
 func (c *childRun) begin(ctx context.Context, request Request) error {
 	l, exec, agent := c.loop, c.exec, c.loop.agent
 	rec := event.Run{
@@ -203,13 +210,10 @@ func (c *childRun) begin(ctx context.Context, request Request) error {
 	child.account = l.run.account
 	if !agent.registerChild(child) {
 		child.cancel(nil)
-		return c.handOver()
+		return ErrDraining
 	}
 	if err := agent.beginRun(ctx, child); err != nil {
 		agent.discardRun(child)
-		if errors.Is(err, ErrDraining) {
-			return c.handOver()
-		}
 		return fmt.Errorf("ask the agent %s: %w", exec.askedAgent, err)
 	}
 
@@ -217,13 +221,6 @@ func (c *childRun) begin(ctx context.Context, request Request) error {
 	exec.childID = c.id
 	agent.runInBackground(child)
 	return nil
-}
-
-// handOver relinquishes the parent with errHandedOver, and returns that error. The child cannot begin here, because
-// this process is handing over its runs. Drain relinquishes the parent too, but the call might fail before that.
-func (c *childRun) handOver() error {
-	c.loop.run.relinquish(errHandedOver)
-	return errHandedOver
 }
 
 // readToEnd reads the child's events until the child ends, reports its progress, forwards its questions, and returns

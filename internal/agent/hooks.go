@@ -102,8 +102,7 @@ func (exec *toolExecution) replaceArgs(args json.RawMessage) {
 // the result or failure as the hook's reply leaves it. If the hook ends the run, callPostHook sets exec.abort. It does
 // not ask the hook about a result that a hook supplied, about a refused call, whose tool was not called, or about an
 // error that is not a failure of the call. If ctx ends before the reply, a cancellation replaces the result, because
-// the hook might have removed something from it. Without a usable reply, the result stays as it is (docs/hooks.md);
-// callPreHook, in contrast, refuses the call.
+// the hook might have removed something from it. Without a usable reply, the result stays as it is (docs/hooks.md).
 func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error) (*content.Result, error) {
 	if inRecording := exec.recordedDecision(); inRecording.Ended {
 		exec.abort = &abortError{reason: inRecording.Reason}

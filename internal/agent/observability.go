@@ -82,9 +82,7 @@ func newMetrics(meter metric.Meter, hasCostClaim bool) (metrics, error) {
 	if hasCostClaim {
 		limit = maxToolSeriesByClaim
 	}
-	out := metrics{
-		toolNames: &toolSeries{limit: limit, named: make(map[[3]string]bool), byServer: make(map[string]int)},
-	}
+	out := metrics{toolNames: &toolSeries{limit: limit, named: make(map[[3]string]bool), byServer: make(map[string]int)}}
 	var errs [7]error
 	out.runs, errs[0] = meter.Int64Counter("answerd.runs",
 		metric.WithUnit("{run}"), metric.WithDescription("Runs that ended, by outcome."))

@@ -56,15 +56,14 @@ func (l *loop) restoreLoop() {
 // restoredEnd returns the run's end if an earlier process stored it in notes but died before the terminal event: the
 // event, or an *abortError if a hook ended the run. Both results are nil if no end is stored.
 func (l *loop) restoredEnd() (event.Body, error) {
-	switch {
-	case l.replayed == nil:
+	state := l.replayed
+	if state == nil {
 		return nil, nil
-	case l.replayed.End != nil:
-		return l.replayed.End, nil
-	case l.replayed.Abort != nil:
-		return nil, &abortError{reason: l.replayed.Abort.Reason, withheld: l.replayed.Abort.Withheld}
 	}
-	return nil, nil
+	if state.End == nil && state.Abort != nil {
+		return nil, &abortError{reason: state.Abort.Reason, withheld: state.Abort.Withheld}
+	}
+	return state.End, nil
 }
 
 // restoreStep returns the model's answer for a step that is in the log, without a model call, and updates the loop as
