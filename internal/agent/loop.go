@@ -242,8 +242,7 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 // reached too. The error is that of askForIncrease.
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	mayAsk := turn != l.run.req.MaxTurns && l.run.req.canAnswer(event.KindBudget)
-	if l.replayed != nil && l.replayed.BudgetQuestion != nil {
-		// An earlier process asked this question, and it is still open.
+	if l.replayed != nil && l.replayed.BudgetQuestion != nil { // an earlier process asked it, and it is still open
 		if err := l.askForIncrease(ctx, l.replayed.BudgetQuestion.Limit); err != nil || l.budgetSpent {
 			return err
 		}

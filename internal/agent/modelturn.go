@@ -464,8 +464,7 @@ func (l *loop) shortenRefused(ctx context.Context, refused error, final bool) (m
 		l.historyLen = conversation.History
 		return true, l.reportTrimmed(ctx, trimmed)
 	}
-	// No message can be left out.
-	isAnswerChanged := l.answerTokens(final) != answerBefore
+	isAnswerChanged := l.answerTokens(final) != answerBefore // no message can be left out, but the answer may be shorter
 	areToolsChanged := len(l.offeredTools(final)) != toolsBefore
 	return (isAnswerChanged || areToolsChanged) && !trimmed.TooLarge, nil
 }

@@ -285,12 +285,12 @@ type abortError struct {
 
 func (e *abortError) Error() string { return withReason("a hook ended the run", e.reason) }
 
-// withReason returns what as a sentence, or "what: reason" if reason is not "".
-func withReason(what, reason string) string {
+// withReason returns "statement: reason", or the statement as a sentence if reason is "".
+func withReason(statement, reason string) string {
 	if reason == "" {
-		return what + "."
+		return statement + "."
 	}
-	return what + ": " + reason
+	return statement + ": " + reason
 }
 
 // recoverTo recovers from a panic and stores it in *err. Use it with defer.
