@@ -277,7 +277,7 @@ type loop struct {
 	// fallbackCost is how much more the answers of fallbacks cost than they would at the price of the requested model.
 	// It is negative if the fallbacks were cheaper.
 	fallbackCost float64
-	childSpent   *event.Spent // what the child runs have used whose calls are in metadata; nil if there are none
+	childSpent   event.Spent // what the child runs have used whose calls are in metadata; its Cost is nil if unknown
 
 	replayed *replay.State // what other processes did in this run; nil if it began here
 }
@@ -374,25 +374,21 @@ func (l *loop) addUsage(used event.Usage) {
 
 // countChild adds what a child run has used to childSpent and to the answer's metadata.
 func (l *loop) countChild(spent event.Spent) {
-	sum := spent
-	if l.childSpent != nil {
-		sum = l.childSpent.Plus(spent)
-	}
-	l.childSpent = &sum
+	l.childSpent = l.childSpent.Plus(spent)
 	l.metadata.Usage = l.metadata.Usage.Plus(spent.Usage)
 }
 
 // cost returns what the run and its child runs have cost together. It returns nil if a price or what a child has used
-// is unknown. l.metadata.Usage includes the children's tokens, so cost subtracts them before it applies the price of
-// the run's own model: the children's models may have other prices, and childSpent already has their cost.
+// is unknown, or if the run could not be prepared. l.metadata.Usage includes the children's tokens, so cost subtracts
+// them before it applies the price of the run's own model: childSpent has their cost, at the prices of their models.
 func (l *loop) cost() *float64 {
-	all, children := l.metadata.Usage, event.Spent{Cost: new(float64)}
-	if l.childSpent != nil {
-		children = *l.childSpent
+	if l.budget == nil {
+		return nil
 	}
+	all, children := l.metadata.Usage, l.childSpent
 	own := l.profile.Price.CostOf(all.InputTokens-children.Usage.InputTokens, all.OutputTokens-children.Usage.OutputTokens)
 	if own != nil && l.fallbackCost != 0 {
-		*own = math.Round((*own+l.fallbackCost)*1e12) / 1e12
+		*own = math.Round((*own+l.fallbackCost)*1e12) / 1e12 // drops the rounding errors of the sum
 	}
 	return event.Spent{Cost: own}.Plus(children).Cost
 }

@@ -79,7 +79,8 @@ func (a *Agent) ReplaceAgents(agents []definition.Agent) error {
 // Agents returns the agents that caller may ask, in the order of AGENTS_FILE. The default agent comes first, if caller
 // may ask it. An agent whose definition has no model is returned with the service's default model.
 func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
-	access, defaultModel := a.Rules.Of(caller), a.defaultModel()
+	access := a.Rules.Of(caller)
+	defaultModel, _ := a.Models()
 	var out []definition.Agent
 	for _, n := range a.agents.Load().list {
 		d := n.Agent
@@ -117,26 +118,19 @@ func (a *Agent) IsAgent(caller auth.Identity, model string) (bool, error) {
 // AgentTools returns the names of the tools that the agent with this id may call for caller, including those that ask
 // other agents. It returns an empty list, never nil, if the agent does not exist or caller may not use it.
 func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string) []string {
-	request := Request{Agent: id}
 	names := []string{}
-	for _, t := range a.UsableTools(ctx, caller, request) {
-		names = append(names, t.Name)
-	}
-	n, err := a.selectAgent(caller, id)
+	agent, err := a.selectAgent(caller, id)
 	if err != nil {
 		return names
 	}
-	request.namedAgent = n
+	request := Request{Agent: id, namedAgent: agent}
+	for _, t := range request.filterTools(a.ToolsFor(ctx, caller)) {
+		names = append(names, t.Name)
+	}
 	for _, t := range a.askTools(caller, request) {
 		names = append(names, t.Name)
 	}
 	return names
-}
-
-// defaultModel returns the model to use if neither the request nor its agent names one.
-func (a *Agent) defaultModel() string {
-	model, _ := a.Models()
-	return model
 }
 
 // find returns the agent with this id, or nil if it does not exist. "" selects the default agent.
@@ -257,6 +251,8 @@ func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, request R
 	return request.filterTools(a.ToolsFor(ctx, caller))
 }
 
+const afterToolsFor, beforeToolsFor = true, false // the values of waited in unavailableServers
+
 // unavailableServers returns the names of the servers that request would use but that are unavailable. waited says that
 // ToolsFor has been called before, which waits for servers that are still connecting; servers that have never connected
 // then count as unavailable too.
@@ -278,7 +274,7 @@ func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, r
 		return nil
 	}
 	tools := request.filterTools(a.ToolsFor(ctx, caller))
-	down := a.unavailableServers(caller, request, true)
+	down := a.unavailableServers(caller, request, afterToolsFor)
 	var asks []askTool
 	if len(request.Servers) == 0 { // a question that names servers depends on their tools, not on other agents
 		asks = a.askTools(caller, request)
@@ -344,8 +340,7 @@ type servedModels struct {
 	profiles     map[string]llm.Profile
 }
 
-// Models returns Options.DefaultModel and Options.Profiles, or their replacements (ReplaceModels). The caller must not
-// change the map.
+// Models returns Options.DefaultModel and Options.Profiles, or what replaced them. The caller must not change the map.
 func (a *Agent) Models() (defaultModel string, profiles map[string]llm.Profile) {
 	m := a.models.Load()
 	return m.defaultModel, m.profiles
@@ -390,13 +385,13 @@ func (l *loop) updateOffered() {
 	for _, t := range l.askTools {
 		fixed = append(fixed, t.Tool)
 	}
-	switch {
-	case l.search != nil:
-		l.offered = append(fixed, l.search.Shown()...)
-	case len(fixed) > 0:
-		l.offered = append(fixed, l.catalog.Offered...)
-	default:
-		l.offered = l.catalog.Offered
+	serverTools := l.catalog.Offered
+	if l.search != nil {
+		serverTools = l.search.Shown()
+	}
+	l.offered = serverTools // shared with other runs, so it is copied before anything is added
+	if len(fixed) > 0 {
+		l.offered = append(fixed, serverTools...)
 	}
 }
 
@@ -411,27 +406,36 @@ func (l *loop) newToolSearch() *toolsearch.Search {
 }
 
 // fitTools adapts the offered tools to the size of the model's window, once the endpoint has revealed it. If all tools
-// take too much of the window, fitTools starts a tool search, which changes the system prompt; tools that the run has
-// already called stay offered. If a search is already in use, it may show fewer tools. An error comes from building the
-// system prompt.
-func (l *loop) fitTools(ctx context.Context) (err error) {
+// take too much of the window, fitTools starts a tool search. If a search is already in use, it may show fewer tools.
+// An error comes from building the system prompt.
+func (l *loop) fitTools(ctx context.Context) error {
 	if l.search == nil {
-		l.search = l.newToolSearch()
-		if l.search == nil {
+		search := l.newToolSearch()
+		if search == nil {
 			return nil
 		}
-		var called []string
-		for _, m := range l.messages {
-			for _, c := range m.Calls {
-				called = append(called, c.Name)
-			}
+		if err := l.switchToSearch(ctx, search); err != nil {
+			return err
 		}
-		l.search.Offer(called...)
-		l.clientTools = l.run.req.clientTools(l.catalog, l.search, l.askTools)
-		l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{l.search.Tool})
 	}
 	l.search.Fit(l.window.Size())
 	l.updateOffered()
+	return nil
+}
+
+// switchToSearch makes the run use search, and adapts the client tools and the system prompt to it. Tools that the run
+// has already called stay offered. An error comes from building the system prompt.
+func (l *loop) switchToSearch(ctx context.Context, search *toolsearch.Search) (err error) {
+	l.search = search
+	var called []string
+	for _, m := range l.messages {
+		for _, c := range m.Calls {
+			called = append(called, c.Name)
+		}
+	}
+	search.Offer(called...)
+	l.clientTools = l.run.req.clientTools(l.catalog, search, l.askTools)
+	l.messages[0].Text, err = l.systemPrompt(ctx)
 	return err
 }
 
@@ -451,7 +455,8 @@ func (l *loop) answerTokens(final bool) int64 {
 	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
 	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
 	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPromptTokens, final))
-	if limit == 0 && !l.answerRefused {
+	isLimited := limit != 0
+	if !isLimited && !l.answerRefused {
 		return 0
 	}
 	return budget.LowerTokens(limit, l.window.AnswerTokens())

@@ -149,18 +149,18 @@ func (s *notificationSink) appendLog(ctx context.Context, message mcp.LogMessage
 	}
 }
 
-// appendEvent appends an event of the call, and blocks while the run is suspended. It stores the first error in s.err
-// instead of returning it, because package mcp, which calls it, cannot end the run. execute and relayEvent check s.err,
-// so that the run ends if the log fails.
+// appendEvent appends an event of the call, and blocks while the run is suspended. It stores the first error, or a
+// panic, in s.err instead of returning it: package mcp, in whose goroutine it runs, cannot end the run. execute and
+// relayEvent check s.err, so that the run ends if the log fails.
 func (s *notificationSink) appendEvent(ctx context.Context, body event.Body) {
-	err := catchPanic(func() error { // this goroutine belongs to package mcp, which a panic must not reach
+	err := catchPanic(func() error {
 		if err := s.run.awaitOrder(ctx, body); err != nil {
 			return err
 		}
 		if err := s.run.appendWhenResumed(ctx, body); err != nil {
 			return err
 		}
-		return s.run.suspension.recheck() // in a rerun, the recorded run may have been suspended after this event
+		return s.run.suspension.suspendAsRecorded()
 	})
 	if s.err == nil {
 		s.err = err
@@ -209,10 +209,11 @@ func describeJSONError(text []byte, err error) string {
 	if !ok {
 		return "they are not a JSON object"
 	}
-	// Offset counts the bytes that were read, including the invalid one.
-	at := max(0, min(int(broken.Offset)-1, len(text)-1))
-	excerpt := bytes.ToValidUTF8(text[at:min(len(text), at+20)], nil)
-	return fmt.Sprintf("they are not a JSON object: at byte %d, %q is not valid JSON", at+1, excerpt)
+	const maxExcerpt = 20
+	// broken.Offset counts the bytes that were read, including the invalid one.
+	invalid := max(0, min(int(broken.Offset)-1, len(text)-1))
+	excerpt := bytes.ToValidUTF8(text[invalid:min(len(text), invalid+maxExcerpt)], nil)
+	return fmt.Sprintf("they are not a JSON object: at byte %d, %q is not valid JSON", invalid+1, excerpt)
 }
 
 // argsAsWritten returns the model's arguments unchanged, for the conversation.
@@ -251,6 +252,15 @@ func (exec *toolExecution) canceledFailure(ctx context.Context) error {
 	return exec.failure(mcp.Cancelled, recorded.CallCancelled)
 }
 
+// canceledOr returns the error of a call that could not continue because of err: a cancellation if ctx has ended, and
+// otherwise err itself.
+func (exec *toolExecution) canceledOr(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return exec.canceledFailure(ctx)
+	}
+	return err
+}
+
 // recordedDecision returns what a rule or a hook decided about the call in the recording that a rerun repeats. It
 // returns the zero value if nothing was decided, or if the run is not a rerun.
 func (exec *toolExecution) recordedDecision() recorded.Decision {
@@ -266,6 +276,15 @@ func contentList(res *content.Result) []jsonText {
 		return []jsonText{}
 	}
 	return res.Content
+}
+
+// textResult returns a result with one text block, or without a block if text is "".
+func textResult(text string) *content.Result {
+	if text == "" {
+		return &content.Result{}
+	}
+	block, _ := json.Marshal(map[string]string{"type": "text", "text": text}) // strings always marshal
+	return &content.Result{Content: []jsonText{block}}
 }
 
 // Limits on what one result adds to events and metadata, in bytes of JSON.
@@ -312,20 +331,15 @@ func (a *Agent) recordResult(ctx context.Context, exec *toolExecution, res *cont
 // stores the report. If something is missing from the event but the report is not stored, resultURL is "".
 func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *mcp.CallError) callOutcome {
 	failure := &event.ToolError{
-		Call:       exec.Call,
-		Args:       exec.args,
-		ArgsText:   exec.argsText,
-		Kind:       string(failed.Kind),
-		Errors:     fieldErrors(failed.Fields),
-		DurationMS: exec.duration.Milliseconds(),
+		Call: exec.Call, Args: exec.args, ArgsText: exec.argsText,
+		Kind: string(failed.Kind), Errors: fieldErrors(failed.Fields), DurationMS: exec.duration.Milliseconds(),
 	}
 	outcome := callOutcome{abort: exec.abort, errorEvent: failure}
 	if exec.runID != "" {
 		outcome.resultURL = a.resultPath(exec.runID, exec.CallID)
 	}
 	text, truncated := content.TruncateText(failed.Message, maxForModel, outcome.resultURL)
-	// With hooks configured, do not store the report: the hook saw only the failure's text, so readers must not see
-	// more.
+	// With hooks, do not store the report: the hook saw only the failure's text, so readers must not see more.
 	mayStore := exec.runID != "" && exec.toolReport != nil && a.Hooks == nil
 	mustStore := mayStore && (truncated || !exec.toolReport.IsText())
 	isStored := mustStore && a.storeResult(ctx, exec, exec.toolReport)
@@ -401,9 +415,9 @@ type Result struct {
 	Structured json.RawMessage `json:"structured,omitempty"`
 }
 
-// Result returns the full result of one of a run's calls, of which the event may have only a part. The error is
-// event.ErrNotFound if the run has no such call or the call has not ended, event.ErrGone if the result is no longer
-// stored, or an error of the log.
+// Result returns the full result of one of a run's calls. The call's event may have only a part of it, and the full
+// result is then stored separately. The error is event.ErrNotFound if the run has no such call or the call has not
+// ended, event.ErrGone if the full result is no longer stored, or an error from reading the log.
 func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) {
 	if record.IsReserved(callID) {
 		return Result{}, event.ErrNotFound
@@ -419,7 +433,8 @@ func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) 
 	if err := json.Unmarshal(stored, &r); err != nil {
 		return Result{}, fmt.Errorf("decode a kept result: %w", err)
 	}
-	r.Payload = (&content.Result{Content: r.Content, Structured: r.Structured}).Payload()
+	sent := content.Result{Content: r.Content, Structured: r.Structured}
+	r.Payload = sent.Payload()
 	return r, nil
 }
 
@@ -432,13 +447,13 @@ func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Resul
 			return Result{}, err
 		}
 		result, isComplete := resultOfEvent(e.Body)
-		switch {
-		case result.CallID == "" || result.CallID != callID:
-		case !isComplete: // Result looked for the full result first, so the log does not have it
-			return Result{}, event.ErrGone
-		default:
-			return result, nil
+		if result.CallID == "" || result.CallID != callID {
+			continue
 		}
+		if !isComplete { // Result looked for the full result first, so the log does not have it
+			return Result{}, event.ErrGone
+		}
+		return result, nil
 	}
 	return Result{}, event.ErrNotFound
 }
@@ -473,13 +488,9 @@ func fieldErrors(fields []mcp.ContentField) []event.FieldError {
 	return out
 }
 
-// withChild returns o with the call's child run added: its id in the event, and what it has used. It changes nothing
-// for a call without a child run.
+// withChild returns o with the id of the call's child run in its event, and with what the child has used, if any.
 func (o callOutcome) withChild(exec *toolExecution) callOutcome {
 	o.spent = exec.spent
-	if exec.childID == "" {
-		return o
-	}
 	if o.errorEvent != nil {
 		o.errorEvent.ChildRunID = exec.childID
 	} else {

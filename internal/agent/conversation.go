@@ -34,8 +34,8 @@ func (g messageGroup) isUser() bool { return g[0].Role == llm.User }
 func (r Request) groupHistory(profile llm.Profile) (groups []messageGroup, threadGroups int) {
 	var results []*llm.Message // pointers into groups: the result message of each call, in call order
 	for i, message := range slices.Concat(r.earlier, r.History) {
-		role := llm.Role(strings.ToLower(message.Role))
 		text, media := acceptedMedia(profile, message.Content, message.Media)
+		role := llm.Role(strings.ToLower(message.Role))
 		if role == llm.ToolRole {
 			fillResult(results, message.CallID, text, media)
 			continue
@@ -44,27 +44,31 @@ func (r Request) groupHistory(profile llm.Profile) (groups []messageGroup, threa
 		if role == llm.Assistant {
 			group = group.withCalls(message.Calls)
 		}
-		isKnown := role == llm.User || role == llm.Assistant
-		isEmpty := strings.TrimSpace(text) == "" && len(media) == 0 && len(group) == 1
-		if !isKnown || isEmpty {
+		if !group.isUsable() {
 			continue
 		}
 		groups = append(groups, group)
 		if i < len(r.earlier) {
 			threadGroups++
 		}
-		emptyResults := group[1:] // withCalls added one per call; fillResult fills them in later
-		for k := range emptyResults {
-			results = append(results, &emptyResults[k])
+		for k := 1; k < len(group); k++ { // the empty results, which fillResult fills in later
+			results = append(results, &group[k])
 		}
 	}
 
-	for _, m := range results {
-		if m.Text == "" {
-			m.Text = "[This call has no result.]"
+	for _, result := range results {
+		if result.Text == "" {
+			result.Text = "[This call has no result.]"
 		}
 	}
 	return groups, threadGroups
+}
+
+// isUsable reports whether the group's message is from the user or the assistant, and has text, media or calls.
+func (g messageGroup) isUsable() bool {
+	first := g[0]
+	isEmpty := strings.TrimSpace(first.Text) == "" && len(first.Media) == 0 && len(first.Calls) == 0
+	return !isEmpty && (first.Role == llm.User || first.Role == llm.Assistant)
 }
 
 // withCalls adds calls to the group's message, and an empty result message for each. It drops calls whose id is empty
@@ -87,16 +91,16 @@ func (g messageGroup) withCalls(calls []ClientCall) messageGroup {
 // the latest one, since some providers count their calls from 0 in every answer. It does nothing if no call has the id,
 // or if the call already has a result.
 func fillResult(results []*llm.Message, id, text string, media []Media) {
-	for _, m := range slices.Backward(results) {
-		if m.CallID != id {
+	for _, result := range slices.Backward(results) {
+		if result.CallID != id {
 			continue
 		}
-		if m.Text == "" {
-			m.Text, _ = content.TruncateText(text, maxForModel, "")
+		if result.Text == "" { // the call has no result yet
+			result.Text, _ = content.TruncateText(text, maxForModel, "")
 			if strings.TrimSpace(text) == "" {
-				m.Text = "[The result is empty.]"
+				result.Text = "[The result is empty.]"
 			}
-			m.Media = media
+			result.Media = media
 		}
 		return
 	}
@@ -136,10 +140,9 @@ func (r Request) validateQuestion() error {
 	if !strings.EqualFold(last.Role, string(llm.ToolRole)) {
 		return &InvalidError{"/question", "must not be blank"}
 	}
-	id := last.CallID
-	isResultOfID := func(m llm.Message) bool { return m.CallID == id && id != "" }
+	isLastResult := func(m llm.Message) bool { return m.CallID == last.CallID && m.CallID != "" }
 	groups, _ := r.groupHistory(llm.Profile{})
-	if len(groups) == 0 || !slices.ContainsFunc(groups[len(groups)-1], isResultOfID) {
+	if len(groups) == 0 || !slices.ContainsFunc(groups[len(groups)-1], isLastResult) {
 		return &InvalidError{"/history", "ends with a result that belongs to no call before it"}
 	}
 	return nil
@@ -149,26 +152,22 @@ func (r Request) validateQuestion() error {
 // groups of the request's history, and the question. If the request has no question, the last user message and
 // everything after it are the question, and do not count as history. openConversation also sets historyLen, and
 // reserves the ids of the calls in these messages. The error is that of systemPrompt.
-func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, profile llm.Profile) error {
+func (l *loop) openConversation(ctx context.Context) error {
 	r := l.run.req
-	system, err := l.systemPrompt(ctx, tools)
+	system, err := l.systemPrompt(ctx)
 	if err != nil {
 		return err
 	}
-	groups, threadGroups := r.groupHistory(profile)
-	history, question := r.splitHistory(groups, profile)
+	groups, threadGroups := r.groupHistory(l.profile)
+	history, question := r.splitHistory(groups, l.profile)
 	threadGroups = min(threadGroups, len(history)) // lower if the question itself is part of the thread
 	// MaxHistory limits only the groups of the request's own history.
 	firstOwn := max(threadGroups, len(history)-l.agent.MaxHistory)
 	history = slices.Concat(history[:threadGroups], history[firstOwn:])
 	l.messages = []llm.Message{{Role: llm.System, Text: system}}
-	for _, group := range history {
-		l.messages = append(l.messages, group...)
-	}
+	l.messages = append(l.messages, slices.Concat(history...)...)
 	l.historyLen = len(l.messages) - 1
-	for _, group := range question {
-		l.messages = append(l.messages, group...)
-	}
+	l.messages = append(l.messages, slices.Concat(question...)...)
 	for _, m := range l.messages {
 		for _, c := range m.Calls {
 			l.callIDs[c.ID] = true
@@ -178,9 +177,14 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, profi
 	return nil
 }
 
-// systemPrompt returns the system prompt for tools, followed by the servers' instructions and those in the request. It
-// stores the servers' instructions in l.instructions. It returns an error if the template cannot be executed.
-func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, error) {
+// systemPrompt returns the system prompt for the catalog's tools or, with a tool search, for the search tool, followed
+// by the servers' instructions and those in the request. It stores the servers' instructions in l.instructions. It
+// returns an error if the template cannot be executed.
+func (l *loop) systemPrompt(ctx context.Context) (string, error) {
+	tools := l.catalog.Tools
+	if l.search != nil {
+		tools = []catalog.Tool{l.search.Tool}
+	}
 	system, err := l.run.req.namedAgent.prompt.Render(tools, l.run.Created)
 	if err != nil {
 		return "", err
@@ -220,8 +224,10 @@ func (r Request) splitHistory(groups []messageGroup, profile llm.Profile) (histo
 		return groups[:last], groups[last:]
 	}
 	text, media := acceptedMedia(profile, r.Question, r.Media)
-	if n := len(groups); n > 0 && groups[n-1].isUser() && groups[n-1][0].Text == text && len(media) == 0 {
-		groups = groups[:n-1]
+	last := len(groups) - 1
+	isRepeated := last >= 0 && len(media) == 0 && groups[last].isUser() && groups[last][0].Text == text
+	if isRepeated {
+		groups = groups[:last]
 	}
 	return groups, []messageGroup{{{Role: llm.User, Text: text, Media: media}}}
 }
@@ -239,22 +245,21 @@ func (e *promptError) Error() string {
 // Unwrap returns why the prompt is not available, such as mcp.ErrBadPrompt.
 func (e *promptError) Unwrap() error { return e.err }
 
-// insertServerPrompt gets a prompt from its MCP server, and returns messages with the prompt inserted before the
-// question. The error is a *promptError.
-func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, prompt ServerPrompt) ([]llm.Message, error) {
+// insertServerPrompt gets a prompt from its MCP server and inserts it before the question. The error is a *promptError.
+func (l *loop) insertServerPrompt(ctx context.Context, prompt ServerPrompt) error {
 	// Check the rules again: after a takeover, they may have changed since the request was accepted.
 	if !l.agent.Rules.Of(l.run.caller).AllowsServer(prompt.Server) {
-		return nil, &promptError{prompt, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
+		return &promptError{prompt, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
 	}
 	filled, err := l.agent.Tools.Prompt(ctx, l.run.caller, prompt.Server, prompt.Name, prompt.Arguments)
 	if err != nil {
-		return nil, &promptError{prompt, err}
+		return &promptError{prompt, err}
 	}
-	var inserted []llm.Message
-	for _, m := range filled {
-		inserted = append(inserted, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
+	question := 1 + l.historyLen // the index of the question, after the system prompt and the history
+	for i, m := range filled {
+		l.messages = slices.Insert(l.messages, question+i, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
 	}
-	return slices.Insert(messages, l.historyLen+1, inserted...), nil
+	return nil
 }
 
 // Threads. Every run that an API client starts is a turn of its thread, in these steps:
@@ -317,7 +322,7 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Re
 // and waits for at most endWait. If the wait takes too long, freeThread returns the *event.BusyError; if Drain begins,
 // it returns ErrDraining. A run that the log no longer has does not block its thread.
 func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, activeID string, onBusy OnBusy) error {
-	releaseErr := a.threads().Release(ctx, owner, threadID, activeID, a.isActive(activeID))
+	releaseErr := a.threads().Release(ctx, owner, threadID, activeID, a.activeRun(activeID) != nil)
 	if _, isBusy := errors.AsType[*event.BusyError](releaseErr); !isBusy || onBusy == BusyRefuse {
 		return releaseErr
 	}
@@ -355,10 +360,10 @@ func (r *Request) title() string {
 }
 
 // beginTurn makes the run the active one of its thread and, if the question continues the thread, reads the earlier
-// turns. It sets req.threadExists if the thread exists or may exist. began is true if the log has begun the turn, or
-// may have begun it before ctx ended. If began is true and err is not nil, the caller must undo the turn. began is
+// turns. It sets req.threadExists if the thread exists or may exist. mayHaveBegun is true if the log has begun the
+// turn, or may have begun it before ctx ended. If it is true and err is not nil, the caller must undo the turn. It is
 // false for a child run, which has no turn, and for a run that is executed beside the active run (isBeside).
-func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
+func (r *run) beginTurn(ctx context.Context) (mayHaveBegun bool, err error) {
 	if r.req.parent.Run != "" {
 		return false, nil
 	}
@@ -367,25 +372,25 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 		err := r.agent.Log.BeginThread(ctx, r.Run, r.req.title())
 		return err == nil || ctx.Err() != nil, err
 	}
-	t, began, err := r.beginTurnIfFree(ctx)
-	if err != nil || !began || !r.req.ContinueThread {
-		return began, err
+	t, mayHaveBegun, err := r.beginTurnIfFree(ctx)
+	if err != nil || r.isBeside || !r.req.ContinueThread {
+		return mayHaveBegun, err
 	}
 	return true, r.readEarlierTurns(ctx, t)
 }
 
 // beginTurnIfFree makes the run the active one of its thread, and returns the thread. If the thread already has an
 // active run, it returns a *event.BusyError; but if this run may be executed beside that one, it sets isBeside and
-// returns no error. began is as for beginTurn.
-func (r *run) beginTurnIfFree(ctx context.Context) (t event.Thread, began bool, err error) {
+// returns no error. mayHaveBegun is as for beginTurn.
+func (r *run) beginTurnIfFree(ctx context.Context) (t event.Thread, mayHaveBegun bool, err error) {
 	for {
 		t, err = r.agent.threads().Begin(ctx, r.Run, r.req.title())
-		busy, isBusy := errors.AsType[*event.BusyError](err)
 		// After an error, the thread may exist, so beginRun must not delete it together with the run.
 		r.req.threadExists = r.req.threadExists || err != nil || t.Turns > 0
 		if err == nil {
 			return t, true, nil
 		}
+		busy, isBusy := errors.AsType[*event.BusyError](err)
 		if !isBusy || !r.req.runsBeside() {
 			return t, ctx.Err() != nil, err
 		}
@@ -440,19 +445,24 @@ func (r *run) endTurn(ctx context.Context, end event.Body) {
 		}
 	}
 	if err == nil {
-		t := r.threadTurn.Turn(end)
-		t.Agent = r.Agent
-		t.After = r.req.AfterRun
-		t.Given = r.req.givenMessages()
-		t.Question = r.req.Question
-		t.Media = r.req.Media
-		t.Asked = r.Created.UnixMilli()
-		t.EndedAt = r.agent.Log.Now().UnixMilli()
-		err = r.agent.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, t.Encode())
+		err = r.agent.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, r.encodeTurn(end))
 	}
 	if err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrFenced) {
 		r.agent.Logger.WarnContext(ctx, "the turn of a run could not be added to its thread", "run_id", r.ID, "error", err)
 	}
+}
+
+// encodeTurn returns the run's turn as the log stores it. end is the run's terminal event.
+func (r *run) encodeTurn(end event.Body) []byte {
+	turn := r.threadTurn.Turn(end)
+	turn.Agent = r.Agent
+	turn.After = r.req.AfterRun
+	turn.Given = r.req.givenMessages()
+	turn.Question = r.req.Question
+	turn.Media = r.req.Media
+	turn.Asked = r.Created.UnixMilli()
+	turn.EndedAt = r.agent.Log.Now().UnixMilli()
+	return turn.Encode()
 }
 
 // givenMessages returns the request's messages that belong to its turn in addition to the question. If the request
@@ -465,9 +475,9 @@ func (r *Request) givenMessages() []Message {
 	if strings.TrimSpace(r.Question) != "" || len(r.Media) > 0 {
 		return nil
 	}
-	n := len(r.History)
-	for n > 0 && strings.EqualFold(r.History[n-1].Role, string(llm.ToolRole)) {
-		n--
+	first := len(r.History)
+	for first > 0 && strings.EqualFold(r.History[first-1].Role, string(llm.ToolRole)) {
+		first--
 	}
-	return r.History[n:]
+	return r.History[first:]
 }

@@ -46,10 +46,9 @@ const (
 
 // askAgent executes a call that asks another agent. It starts the child run, or finds the one that an earlier process
 // started, waits until it ends, and charges the parent for what the child has used. It has the type of
-// toolExecution.builtin. If ctx ends, askAgent cancels the child, unless the parent was relinquished: then another
-// process continues to wait for the child. A failure of the call is a *mcp.CallError; any other error ends the run.
+// toolExecution.builtin. A failure of the call is a *mcp.CallError; any other error ends the run.
 func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Result, error) {
-	child := &childRun{loop: l, exec: exec}
+	child := &childRun{loop: l, exec: exec, askedIDs: make(map[string]bool), failed: make(chan error, 1)}
 	err := child.open(ctx)
 	if err != nil && ctx.Err() != nil && l.run.relinquished() == nil {
 		return nil, exec.canceledFailure(ctx)
@@ -57,22 +56,13 @@ func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Resu
 	if err != nil || exec.hookResult != nil { // a hook supplied the result, so no child was started
 		return nil, err
 	}
-	defer l.run.suspension.setAwaitsChild(child.id, false)
-	end, readErr := child.readToEnd(ctx)
-	switch {
-	case readErr != nil && l.run.relinquished() != nil:
-		return nil, readErr
-	case readErr != nil && ctx.Err() == nil:
-		return nil, child.lostFailure(readErr)
-	case readErr != nil: // ctx has ended
-		child.cancel(ctx)
+	defer l.run.suspension.endChildWait(child.id)
+	end, err := child.readToEnd(ctx)
+	if err != nil {
+		return nil, child.abandon(ctx, err)
 	}
-	// A child that was cancelled has used tokens too.
-	if err := child.chargeParent(context.WithoutCancel(ctx)); err != nil {
+	if err := child.chargeParent(ctx); err != nil {
 		return nil, err
-	}
-	if readErr != nil {
-		return nil, exec.canceledFailure(ctx)
 	}
 	return child.resultOf(end)
 }
@@ -83,33 +73,31 @@ type childRun struct {
 	exec *toolExecution
 	id   string
 
-	attached bool              // an earlier process started the child, and has reported its first events as tool_progress
-	progress float64           // how many of the child's events have become tool_progress, in all processes
-	waiting  []event.Interrupt // the child's open questions, if it is suspended
-	askedIDs map[string]bool   // the ids of the child's questions that the parent's owner was already asked
-	asking   sync.WaitGroup    // goroutines that forward the child's questions
-	failed   chan error        // the first error from these goroutines; capacity 1
+	catchingUp bool              // readToEnd reads events that an earlier process has reported as tool_progress
+	progress   float64           // how many of the child's events have become tool_progress, in all processes
+	waiting    []event.Interrupt // the child's open questions, if it is suspended
+	askedIDs   map[string]bool   // the ids of the child's questions that the parent's owner was already asked
+	asking     sync.WaitGroup    // goroutines that forward the child's questions
+	failed     chan error        // the first error from these goroutines; capacity 1
 }
 
 // open starts the child, or finds the child that an earlier process started, and sets c.id and exec.childID. If the
 // earlier child never began, open starts another one. Before that, it calls the pre_tool_call hook for this call again,
 // because the hook's decision is not stored. If the hook supplies a result (exec.hookResult), open starts no child.
 func (c *childRun) open(ctx context.Context) error {
-	c.askedIDs = make(map[string]bool)
-	c.failed = make(chan error, 1)
 	earlier := c.exec.replayed
 	if !earlier.HasChild() {
 		return c.start(ctx)
 	}
-	started := false
-	err := awaitLog(ctx, func() (err error) { started, err = c.awaitStart(ctx, earlier.Child); return err })
+	hasBegun := false
+	err := awaitLog(ctx, func() (err error) { hasBegun, err = c.awaitStart(ctx, earlier.Child); return err })
 	if err != nil {
 		return err
 	}
-	if started {
+	if hasBegun {
 		c.id = earlier.Child
-		c.attached = true
-		c.loop.run.suspension.setAwaitsChild(c.id, true)
+		c.catchingUp = true
+		c.loop.run.suspension.beginChildWait(c.id)
 		c.exec.childID = c.id
 		return nil
 	}
@@ -176,7 +164,8 @@ func (c *childRun) newRequest(question string) Request {
 
 // start starts the child in this process. While the log is unavailable, it retries with a new child for some time
 // (awaitLog), and deletes what the log may have stored of the previous one. Invalid arguments, and an agent that cannot
-// be asked, are failures of the call (*mcp.CallError).
+// be asked, are failures of the call (*mcp.CallError). If this process is handing over its runs, start relinquishes the
+// parent and returns errHandedOver.
 func (c *childRun) start(ctx context.Context) error {
 	exec, agent := c.exec, c.loop.agent
 	var args struct{ Question string }
@@ -187,7 +176,7 @@ func (c *childRun) start(ctx context.Context) error {
 	if err := agent.validateRequest(c.loop.run.caller, &request); err != nil {
 		return exec.failure(mcp.Denied, "The agent "+exec.askedAgent+" cannot be asked: "+err.Error()+".")
 	}
-	return awaitLog(ctx, func() error {
+	err := awaitLog(ctx, func() error {
 		if c.id != "" { // left over from the previous try
 			if err := agent.Log.Delete(ctx, c.id); errors.Is(err, event.ErrUnavailable) {
 				return err
@@ -195,11 +184,17 @@ func (c *childRun) start(ctx context.Context) error {
 		}
 		return c.begin(ctx, request)
 	})
+	if errors.Is(err, ErrDraining) {
+		// This process is handing over its runs. Drain relinquishes the parent too, but the call might fail before that.
+		c.loop.run.relinquish(errHandedOver)
+		return errHandedOver
+	}
+	return err
 }
 
 // begin tries once to start a child, under a new id. It first stores the id in a note, so that a process that takes
-// over the parent finds the child instead of starting a second one. If this process is handing over its runs, begin
-// relinquishes the parent and returns errHandedOver.
+// over the parent finds the child instead of starting a second one. The error is ErrDraining if this process is handing
+// over its runs.
 func (c *childRun) begin(ctx context.Context, request Request) error {
 	l, exec, agent := c.loop, c.exec, c.loop.agent
 	rec := event.Run{
@@ -215,41 +210,29 @@ func (c *childRun) begin(ctx context.Context, request Request) error {
 	child.account = l.run.account
 	if !agent.registerChild(child) {
 		child.cancel(nil)
-		return c.handOver()
+		return ErrDraining
 	}
 	if err := agent.beginRun(ctx, child); err != nil {
 		agent.discardRun(child)
-		if errors.Is(err, ErrDraining) {
-			return c.handOver()
-		}
 		return fmt.Errorf("ask the agent %s: %w", exec.askedAgent, err)
 	}
 
-	l.run.suspension.setAwaitsChild(c.id, true)
+	l.run.suspension.beginChildWait(c.id)
 	exec.childID = c.id
 	agent.runInBackground(child)
 	return nil
 }
 
-// handOver relinquishes the parent with errHandedOver, and returns that error. The child cannot begin here, because
-// this process is handing over its runs. Drain relinquishes the parent too, but the call might fail before that.
-func (c *childRun) handOver() error {
-	c.loop.run.relinquish(errHandedOver)
-	return errHandedOver
-}
-
 // readToEnd reads the child's events until the child ends, reports its progress, forwards its questions, and returns
-// its terminal event. It returns an error if ctx ends, the log fails, or the log has deleted the events
-// (event.ErrGone).
+// its terminal event. The error is the cause of ctx, an error of the log, or event.ErrGone if the events are deleted.
 func (c *childRun) readToEnd(ctx context.Context) (event.Event, error) {
 	asking, stop := context.WithCancel(ctx)
 	defer c.asking.Wait()
 	defer stop() // withdraws questions that are still open
 
 	log := c.loop.agent.Log
-	// If an earlier process started the child, it has already reported the events that the log has at this point.
-	reported := c.attached
-	for pos := int64(0); ; {
+	pos := int64(0) // the sequence number of the last event that was read
+	for {
 		var page event.Page
 		err := awaitLog(ctx, func() (err error) { page, err = log.After(ctx, c.id, pos); return err })
 		if ctx.Err() != nil {
@@ -263,7 +246,7 @@ func (c *childRun) readToEnd(ctx context.Context) (event.Event, error) {
 			if e.Terminal() {
 				return e, nil
 			}
-			if err := c.relayEvent(ctx, e, reported); err != nil {
+			if err := c.relayEvent(ctx, e); err != nil {
 				return event.Event{}, err
 			}
 		}
@@ -273,8 +256,8 @@ func (c *childRun) readToEnd(ctx context.Context) (event.Event, error) {
 		if page.Ended {
 			return event.Event{}, event.ErrGone
 		}
-		if reported {
-			reported = false
+		if c.catchingUp {
+			c.catchingUp = false
 			// Close the questions that the earlier process forwarded and that are no longer open in the child.
 			if err := c.loop.withdrawQuestions(ctx, c.exec.replayed, interruptIDs(c.waiting)...); err != nil {
 				return event.Event{}, err
@@ -300,35 +283,40 @@ func interruptIDs(questions []event.Interrupt) (ids []string) {
 }
 
 // relayEvent updates c.waiting, the child's open questions, and reports the child's progress as tool_progress of the
-// parent's call. If reported is true, an earlier process has reported this event, so relayEvent only counts it.
-func (c *childRun) relayEvent(ctx context.Context, e event.Event, reported bool) error {
+// parent's call. While c.catchingUp is set, it only counts the events that an earlier process has reported.
+func (c *childRun) relayEvent(ctx context.Context, e event.Event) error {
 	if s, ok := e.Body.(event.Suspended); ok {
 		c.waiting = s.Interrupts
 	}
 	if _, resolved := replay.InterruptOf(e); resolved != "" {
 		c.waiting = slices.DeleteFunc(slices.Clone(c.waiting), func(i event.Interrupt) bool { return i.ID == resolved })
 	}
-	message := ""
-	switch b := e.Body.(type) {
-	case event.Start:
-		message = "The agent " + c.exec.askedAgent + " was asked."
-	case event.StepStart:
-		message = fmt.Sprintf("The agent %s takes step %d.", c.exec.askedAgent, b.Step)
-	case event.ToolCall:
-		message = fmt.Sprintf("The agent %s calls %s.", c.exec.askedAgent, b.Tool)
-	case event.ToolProgress:
-		message = b.Message
-	}
+	message := c.progressMessage(e.Body)
 	if message == "" {
 		return nil
 	}
 	c.progress++
-	if reported {
+	if c.catchingUp {
 		return nil
 	}
 	message, _ = content.TruncateText(message, maxProgress, "")
 	c.exec.notifications.appendEvent(ctx, event.ToolProgress{Call: c.exec.Call, Progress: c.progress, Message: message, ChildRunID: c.id})
 	return c.exec.notifications.err
+}
+
+// progressMessage describes an event of the child, for tool_progress. It returns "" for an event that is not reported.
+func (c *childRun) progressMessage(body event.Body) string {
+	switch b := body.(type) {
+	case event.Start:
+		return "The agent " + c.exec.askedAgent + " was asked."
+	case event.StepStart:
+		return fmt.Sprintf("The agent %s takes step %d.", c.exec.askedAgent, b.Step)
+	case event.ToolCall:
+		return fmt.Sprintf("The agent %s calls %s.", c.exec.askedAgent, b.Tool)
+	case event.ToolProgress:
+		return b.Message
+	}
+	return ""
 }
 
 // relayQuestions asks the parent's owner those of the child's open questions that are not in c.askedIDs yet, and adds
@@ -402,10 +390,11 @@ func (c *childRun) cancel(ctx context.Context) {
 	_ = thread.AwaitEnd(ctx, a.Log, c.id, nil) // the parent ends in any case
 }
 
-// chargeParent charges the parent's budget for what the child has used, exactly once, and sets exec.spent. It stores
-// the amount in a note before it charges it. If an earlier process wrote that note, restoreCalls has already charged
-// the amount, and chargeParent does not charge it again. An error comes from the log.
+// chargeParent charges the parent's budget for what the child has used, exactly once and even if ctx has ended, and
+// sets exec.spent. It stores the amount in a note before it charges it. If an earlier process wrote that note,
+// restoreCalls has already charged the amount, and chargeParent does not charge it again. An error comes from the log.
 func (c *childRun) chargeParent(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
 	parent := c.loop
 	if earlier := c.exec.replayed; earlier != nil && earlier.Spent != nil {
 		c.exec.spent = earlier.Spent
@@ -426,7 +415,7 @@ func (c *childRun) chargeParent(ctx context.Context) error {
 	if err := parent.budget.SpendChild(ctx, parent.run.out, spent); err != nil {
 		return err
 	}
-	return parent.run.suspension.recheck()
+	return parent.run.suspension.suspendAsRecorded()
 }
 
 // spentBy returns what a run and its children have used, according to the run's events. A final answer contains the
@@ -476,10 +465,7 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.
 func (c *childRun) resultOf(end event.Event) (*content.Result, error) {
 	switch b := end.Body.(type) {
 	case event.FinalAnswer:
-		block, err := json.Marshal(map[string]string{"type": "text", "text": b.Answer})
-		if err != nil {
-			return nil, fmt.Errorf("encode the answer of a child run: %w", err)
-		}
+		block, _ := json.Marshal(map[string]string{"type": "text", "text": b.Answer}) // strings always marshal
 		return &content.Result{Content: []json.RawMessage{block}}, nil
 	case event.RunError:
 		message := fmt.Sprintf("The agent %s failed (%s): %s\n%s", c.exec.askedAgent, b.Code, b.Message, b.PartialAnswer)
@@ -488,11 +474,22 @@ func (c *childRun) resultOf(end event.Event) (*content.Result, error) {
 	return nil, c.exec.failure(mcp.Cancelled, "The agent "+c.exec.askedAgent+" was cancelled.")
 }
 
-// lostFailure returns a failure of the call if err means that the log has deleted the child's events, and otherwise err
-// itself.
-func (c *childRun) lostFailure(err error) error {
-	if errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound) {
+// abandon returns the error of a call whose child was not read to its end because of err. If the log has deleted the
+// child's events, that is a failure of the call. If ctx has ended, abandon first cancels the child and charges the
+// parent for what the child has used, unless the parent was relinquished.
+func (c *childRun) abandon(ctx context.Context, err error) error {
+	isDeleted := errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound)
+	switch {
+	case c.loop.run.relinquished() != nil: // another process continues to wait for the child
+		return err
+	case ctx.Err() == nil && isDeleted:
 		return c.exec.failure(mcp.UnknownOutcome, "What the agent "+c.exec.askedAgent+" did is no longer kept.")
+	case ctx.Err() == nil:
+		return err
 	}
-	return err
+	c.cancel(ctx) // a child that was cancelled has used tokens too
+	if err := c.chargeParent(ctx); err != nil {
+		return err
+	}
+	return c.exec.canceledFailure(ctx)
 }

@@ -31,28 +31,30 @@ func (a *Agent) executeRun(r *run, restoreErr error) {
 	}
 	a.metrics.active.Add(a.ctx, 1)
 	defer a.containPanic(r)
-	ctx := a.startRunSpan(r)
-	seconds := r.req.Budget.Seconds
-	if r.replayed != nil {
-		r.clock.Restore(r.replayed.Used, r.replayed.Reported["seconds"])
-		seconds = cmp.Or(r.replayed.Raised["seconds"], seconds)
-	}
-	if a.Repeat != nil && a.Repeat.ManualClock {
-		r.clock.SetManual()
-	}
-	ctx = r.clock.Start(ctx, seconds, r.out, r.runGuarded)
+	ctx := r.startClock(a.startRunSpan(r))
 	defer r.clock.Stop()
 	r.suspension.restore()
-	l := &loop{agent: a, run: r, started: started, replayed: r.replayed}
+	l := &loop{agent: a, run: r, started: started, replayed: r.replayed, childSpent: event.Spent{Cost: new(float64)}}
 	var end event.Body
 	err := restoreErr
-	if err == nil {
-		end, err = l.restoredEnd()
-	}
-	if err == nil && end == nil {
+	if restoreErr == nil {
 		end, err = l.runTurns(ctx)
 	}
 	a.concludeRun(ctx, l, end, err, restoreErr)
+}
+
+// startClock starts the run's clock, and returns a context that ends when the run's time is used up. After a takeover
+// the clock continues with the time that earlier processes charged, and with the limit that a person raised, if any.
+func (r *run) startClock(ctx context.Context) context.Context {
+	limit := r.req.Budget.Seconds
+	if r.replayed != nil {
+		r.clock.Restore(r.replayed.Used, r.replayed.Reported["seconds"])
+		limit = cmp.Or(r.replayed.Raised["seconds"], limit)
+	}
+	if repeat := r.agent.Repeat; repeat != nil && repeat.ManualClock {
+		r.clock.SetManual()
+	}
+	return r.clock.Start(ctx, limit, r.out, r.runGuarded)
 }
 
 // concludeRun appends the terminal event, unless this process has relinquished the run, and removes the run from
@@ -63,19 +65,13 @@ func (a *Agent) executeRun(r *run, restoreErr error) {
 func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, restoreErr error) {
 	r := l.run
 	span := trace.SpanFromContext(ctx)
-	ended := false
-	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
-		if err != nil {
-			end = a.terminalEventFor(ctx, r, err)
-		}
-		ended = a.endRun(context.WithoutCancel(ctx), l, end, restoreErr) // append even if the run's context has ended
+	isExecutedElsewhere := r.relinquished() != nil || errors.Is(err, event.ErrFenced)
+	if err != nil && !isExecutedElsewhere {
+		end = a.terminalEventFor(ctx, r, err)
 	}
-	if ended {
-		a.wakeParent(r, r.ID) // after the event, since the parent reads its child's end from the log
-	}
-	r.inbox.stopListening()
-
-	if !ended {
+	// Append the event even if the run's context has ended.
+	if isExecutedElsewhere || !a.endRun(context.WithoutCancel(ctx), l, end, restoreErr) {
+		r.inbox.stopListening()
 		span.End()
 		a.removeRun(r)
 		a.metrics.active.Add(a.ctx, -1)
@@ -85,6 +81,8 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, r
 		return
 	}
 
+	a.wakeParent(r, r.ID) // after the event, since the parent reads its child's end from the log
+	r.inbox.stopListening()
 	a.recordRunEnd(span, l, end)
 	span.End()
 	a.removeRun(r)
@@ -101,7 +99,7 @@ func (a *Agent) endRun(ctx context.Context, l *loop, end event.Body, restoreErr 
 	l.callRunEndHook(ctx, end)
 	// Release the slot before the event: a client that reads the end may ask its next question at once.
 	r.slot.Release()
-	err := a.appendTerminal(ctx, r, end, restoreErr)
+	err := a.appendAndDeliver(ctx, r, end, restoreErr)
 	if err != nil && r.relinquished() == nil {
 		a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
 	}
@@ -124,16 +122,16 @@ func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
 	}
 }
 
-// appendTerminal appends the terminal event and ends the run's job. It stores the deliveries about the run's end before
-// the event, and sends them after it. Stored later, they would be lost if the process died in between, because no
-// process continues a run that has ended. Sent earlier, they could report an end that differs from the one that a
-// process taking over the run appends. restoreErr is as for executeRun.
-func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, restoreErr error) error {
+// appendAndDeliver calls appendTerminal, stores the deliveries about the run's end before it, and sends them after it.
+// Stored later, they would be lost if the process died in between, because no process continues a run that has ended.
+// Sent earlier, they could report an end that differs from the one that a process taking over the run appends.
+// restoreErr is as for executeRun.
+func (a *Agent) appendAndDeliver(ctx context.Context, r *run, end event.Body, restoreErr error) error {
 	deliveries, err := a.Deliveries.Prepare(ctx, r.Run, r.agentID(), r.req.Callback, end)
 	if err != nil {
 		return err
 	}
-	if err := a.appendEnd(ctx, r, end, restoreErr); err != nil {
+	if err := a.appendTerminal(ctx, r, end, restoreErr); err != nil {
 		deliveries.Release()
 		return err
 	}
@@ -141,10 +139,10 @@ func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, rest
 	return nil
 }
 
-// appendEnd ends the run's turn in the thread, appends the terminal event and ends the run's job, in this order. The
-// turn comes first because a reader of the event may ask the thread's next question at once. The job comes last because
-// no process continues a run without a job. restoreErr is as for executeRun.
-func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, restoreErr error) error {
+// appendTerminal ends the run's turn in the thread, appends the terminal event and ends the run's job, in this order.
+// The turn comes first because a reader of the event may ask the thread's next question at once. The job comes last
+// because no process continues a run without a job. restoreErr is as for executeRun.
+func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, restoreErr error) error {
 	r.endTurn(ctx, end)
 	err := r.out.Append(ctx, end)
 	if _, isOrderError := errors.AsType[*event.OrderError](err); isOrderError && restoreErr != nil {
@@ -183,11 +181,8 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, err error) event.B
 		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err, help.Scaling.Attr())
 		return event.RunError{Code: "internal", Message: lost.public, Retryable: true, PartialAnswer: partial}
 	}
-	abort, aborted := errors.AsType[*abortError](err)
-	if !aborted { // the hook interrupt runs in another goroutine, so its abort is the cause of the run's context
-		abort, aborted = errors.AsType[*abortError](context.Cause(ctx))
-	}
-	if aborted {
+	// The hook interrupt is asked in another goroutine, so its abort is the cause of ctx.
+	if abort, ok := errors.AsType[*abortError](errors.Join(err, context.Cause(ctx))); ok {
 		if abort.withheld {
 			partial = ""
 		}
@@ -225,7 +220,7 @@ func (a *Agent) terminalEventForCause(ctx context.Context, r *run, partial strin
 			Code:          "overloaded",
 			Message:       "The run needed more memory than the service has left. Ask again later.",
 			Retryable:     true,
-			RetryAfter:    2,
+			RetryAfter:    2, // seconds
 			PartialAnswer: partial,
 		}
 	case errors.Is(cause, budget.ErrTimeUsed):
@@ -234,8 +229,7 @@ func (a *Agent) terminalEventForCause(ctx context.Context, r *run, partial strin
 	return nil
 }
 
-// modelRunError returns the terminal event of a run whose model call failed with err. partial is the answer's text so
-// far.
+// modelRunError returns the terminal event of a run whose model call failed with err. partial is the answer so far.
 func modelRunError(err *llm.Error, partial string) event.RunError {
 	end := event.RunError{
 		Code: string(err.Kind), Message: err.Public, Retryable: err.Retryable,
@@ -269,7 +263,7 @@ func (a *Agent) containPanic(r *run) {
 }
 
 // forceTerminal appends a terminal event for an internal error, unless the run already has a terminal event. If
-// appendTerminal fails or panics, it appends the event to the log directly, because readers and the thread would
+// appendAndDeliver fails or panics, it appends the event to the log directly, because readers and the thread would
 // otherwise wait forever for the run to end.
 func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 	defer recoverTo(&err)
@@ -277,7 +271,7 @@ func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 		return nil
 	}
 	end := event.RunError{Code: "internal", Message: internalErrorMessage}
-	err = catchPanic(func() error { return a.appendTerminal(ctx, r, end, errors.New("its end panicked")) })
+	err = catchPanic(func() error { return a.appendAndDeliver(ctx, r, end, errors.New("its end panicked")) })
 	if err != nil { // the panic may have come from the deliveries, the thread or the writer
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}

@@ -38,55 +38,57 @@ func (a *Agent) callPreHook(ctx context.Context, exec *toolExecution) error {
 		return nil
 	}
 
-	reply, err := a.askPreHook(ctx, exec)
-	switch {
-	case ctx.Err() != nil:
+	reply, result, err := a.askPreHook(ctx, exec)
+	if ctx.Err() != nil {
 		return exec.canceledFailure(ctx)
-	case err != nil:
-		a.logHookFailure(ctx, exec, webhook.PreToolCall, err)
+	}
+	a.logHook(ctx, reply, err, exec.hookAttrs(webhook.PreToolCall)...)
+	if err != nil {
 		exec.decision = decision{verdict: denied, reason: "no reply from the hook"}
 		return exec.failure(mcp.Denied, "The service that must agree to every call could not be asked, so the call was not made.")
 	}
-	a.logHookReply(ctx, exec, webhook.PreToolCall, reply.Reply)
 	switch {
 	case reply.Abort:
 		exec.abort = &abortError{reason: reply.Reason}
 		exec.decision = decision{verdict: denied, reason: "refused by the hook"}
 		return exec.failure(mcp.Denied, withReason("A hook refused this call", reply.Reason))
 	case reply.Args != nil:
-		exec.replaceArgs(reply.args)
-	case reply.result != nil:
-		exec.hookResult = reply.result
+		exec.replaceArgs(reply.Args)
+	case result != nil:
+		exec.hookResult = result
 	}
 	return nil
 }
 
-// preHookReply is a usable reply from the pre_tool_call hook.
-type preHookReply struct {
-	webhook.Reply
-	args   json.RawMessage // Args after the check that it is a JSON object; nil if the reply has no Args
-	result *content.Result // replaces the tool's result; nil if the tool is to be called
+// askPreHook asks the pre_tool_call hook about a call. It first waits until the log has stored the run's events so far
+// (flushEvents). reply.Args, if set, is a JSON object. result is the result in the reply, or nil if the tool is to be
+// called. The error says why the hook cannot be asked or its reply cannot be used.
+func (a *Agent) askPreHook(ctx context.Context, exec *toolExecution) (reply webhook.Reply, result *content.Result, _ error) {
+	if err := a.flushEvents(ctx, exec.runID); err != nil {
+		return webhook.Reply{}, nil, err
+	}
+	reply, result, err := a.askCallHook(ctx, exec, exec.hookCall(webhook.PreToolCall))
+	if err != nil || reply.Args == nil {
+		return reply, result, err
+	}
+	var changed call
+	changed.parseArgs(string(reply.Args))
+	if changed.argsProblem != "" {
+		return webhook.Reply{}, nil, errors.New("the reply's args cannot be used: " + changed.argsProblem)
+	}
+	reply.Args = changed.args
+	return reply, nil, nil
 }
 
-// askPreHook waits until the log has stored the run's events so far, asks the pre_tool_call hook, and checks its reply.
-// The error says why the reply cannot be used.
-func (a *Agent) askPreHook(ctx context.Context, exec *toolExecution) (reply preHookReply, err error) {
-	if err := a.flush(ctx, exec.runID); err != nil {
-		return reply, err
+// askCallHook sends request, which is about exec, to its hook, and returns the reply and the result in it
+// (replyResult). The error says why there is no usable reply.
+func (a *Agent) askCallHook(ctx context.Context, exec *toolExecution, request webhook.Call) (webhook.Reply, *content.Result, error) {
+	reply, err := a.Hooks.Ask(ctx, request)
+	if err != nil {
+		return webhook.Reply{}, nil, err
 	}
-	if reply.Reply, err = a.Hooks.Ask(ctx, exec.hookCall(webhook.PreToolCall)); err != nil {
-		return reply, err
-	}
-	if reply.Args != nil {
-		var changed call
-		changed.parseArgs(string(reply.Args))
-		if changed.argsProblem != "" {
-			return reply, errors.New("the reply's args cannot be used: " + changed.argsProblem)
-		}
-		reply.args = changed.args
-	}
-	reply.result, err = a.resultOfReply(exec, reply.Reply)
-	return reply, err
+	result, err := exec.replyResult(reply)
+	return reply, result, err
 }
 
 // replaceArgs replaces the call's arguments by args, which must be a JSON object.
@@ -96,12 +98,11 @@ func (exec *toolExecution) replaceArgs(args json.RawMessage) {
 	exec.argsProblem = ""
 }
 
-// callPostHook shows a call's result or failure (err) to the hook tool_result or tool_error, and returns the result or
-// failure as the hook's reply leaves it. If the hook ends the run, callPostHook sets exec.abort. It does not ask the
-// hook about a result that a hook supplied, about a refused call, whose tool was not called, or about an error that is
-// not a failure of the call. If ctx ends before the reply, the result is dropped, because the hook might have removed
-// something from it. Without a usable reply, the result stays as it is (docs/hooks.md); callPreHook, in contrast,
-// refuses the call.
+// callPostHook shows a call's result (exec.result) or failure (err) to the hook tool_result or tool_error, and returns
+// the result or failure as the hook's reply leaves it. If the hook ends the run, callPostHook sets exec.abort. It does
+// not ask the hook about a result that a hook supplied, about a refused call, whose tool was not called, or about an
+// error that is not a failure of the call. If ctx ends before the reply, a cancellation replaces the result, because
+// the hook might have removed something from it. Without a usable reply, the result stays as it is (docs/hooks.md).
 func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error) (*content.Result, error) {
 	if inRecording := exec.recordedDecision(); inRecording.Ended {
 		exec.abort = &abortError{reason: inRecording.Reason}
@@ -112,37 +113,29 @@ func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error
 	failed, isFailure := errors.AsType[*mcp.CallError](err)
 	isRefused := isFailure && failed.Kind == mcp.Denied
 	endsRun := err != nil && !isFailure
-	switch {
-	case a.Hooks == nil, isRefused, endsRun:
+	if a.Hooks == nil || isRefused || endsRun {
 		return exec.result, err
-	case ctx.Err() != nil:
-		return nil, exec.unreviewedFailure(ctx, err)
+	}
+	if ctx.Err() != nil {
+		return nil, cmp.Or(err, exec.canceledFailure(ctx))
 	}
 	request := exec.postHookCall(failed)
-	reply, hookErr := a.Hooks.Ask(ctx, request)
-	var replacement *content.Result
-	if hookErr == nil {
-		replacement, hookErr = a.resultOfReply(exec, reply)
+	reply, replacement, hookErr := a.askCallHook(ctx, exec, request)
+	if ctx.Err() != nil {
+		return nil, cmp.Or(err, exec.canceledFailure(ctx))
 	}
+	a.logHook(ctx, reply, hookErr, exec.hookAttrs(request.Hook)...)
 	switch {
-	case ctx.Err() != nil:
-		return nil, exec.unreviewedFailure(ctx, err)
-	case hookErr != nil:
-		a.logHookFailure(ctx, exec, request.Hook, hookErr)
+	case hookErr == nil && replacement != nil:
+		return replacement, nil
+	case hookErr != nil || !reply.Abort:
 		return exec.result, err
 	}
-	a.logHookReply(ctx, exec, request.Hook, reply)
-	if reply.Abort {
-		exec.abort = &abortError{reason: reply.Reason}
-		if !isFailure {
-			err = exec.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
-		}
+	exec.abort = &abortError{reason: reply.Reason}
+	if isFailure {
 		return nil, err
 	}
-	if replacement != nil {
-		return replacement, nil
-	}
-	return exec.result, err
+	return nil, exec.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
 }
 
 // postHookCall returns the request to a hook after a call: to tool_error if failed is the call's failure, or to
@@ -159,27 +152,21 @@ func (exec *toolExecution) postHookCall(failed *mcp.CallError) webhook.Call {
 	return request
 }
 
-// resultOfReply returns the result in a hook's reply, or nil if the reply has neither text nor content. It reads
-// content blocks like those of an MCP server, checks structured content against the tool's output schema, and notes
-// violations in the result. An error means that the reply cannot be used.
-func (a *Agent) resultOfReply(exec *toolExecution, reply webhook.Reply) (*content.Result, error) {
+// replyResult returns the result in a hook's reply about the call, or nil if the reply has neither text nor content. It
+// decodes content blocks like those of an MCP server, checks structured content against the tool's output schema, and
+// notes violations in the result. An error means that the reply cannot be used.
+func (exec *toolExecution) replyResult(reply webhook.Reply) (*content.Result, error) {
 	switch {
 	case reply.Text != nil:
 		return textResult(*reply.Text), nil
 	case reply.Content == nil:
 		return nil, nil
 	}
-	var raw bytes.Buffer
-	enc := json.NewEncoder(&raw)
-	enc.SetEscapeHTML(false) // the model gets the blocks as the hook wrote them
-	err := enc.Encode(struct {
-		Content    []jsonText `json:"content"`
-		Structured jsonText   `json:"structuredContent,omitempty"`
-	}{reply.Content.Content, reply.Content.Structured})
+	encoded, err := encodeReplyContent(reply.Content)
 	if err != nil {
 		return nil, fmt.Errorf("encode the reply's content: %w", err)
 	}
-	res, err := content.Decode(raw.Bytes())
+	res, err := content.Decode(encoded)
 	if _, tooDeep := errors.AsType[*content.DepthError](err); tooDeep {
 		return nil, fmt.Errorf("the reply's content or structured is nested deeper than %d levels", content.MaxDepth)
 	}
@@ -187,18 +174,21 @@ func (a *Agent) resultOfReply(exec *toolExecution, reply webhook.Reply) (*conten
 		return nil, errors.New("the reply's content cannot be used")
 	}
 	if res.Structured != nil && exec.toolExists {
-		res.Violations = exec.tool.ResultViolations(res.Structured, false)
+		res.Violations = exec.tool.ResultViolations(res.Structured, res.IsError)
 	}
 	return res, nil
 }
 
-// unreviewedFailure returns the failure of a call whose ctx ended before the hook replied. It is err or, if the call
-// succeeded, a cancellation instead of the result, which the hook has not seen.
-func (exec *toolExecution) unreviewedFailure(ctx context.Context, err error) error {
-	if err == nil {
-		return exec.canceledFailure(ctx)
-	}
-	return err
+// encodeReplyContent encodes the content in a hook's reply like a CallToolResult of MCP.
+func encodeReplyContent(result *webhook.Result) ([]byte, error) {
+	var encoded bytes.Buffer
+	enc := json.NewEncoder(&encoded)
+	enc.SetEscapeHTML(false) // the model gets the blocks as the hook wrote them
+	err := enc.Encode(struct {
+		Content    []jsonText `json:"content"`
+		Structured jsonText   `json:"structuredContent,omitempty"`
+	}{result.Content, result.Structured})
+	return encoded.Bytes(), err
 }
 
 // hookCall returns a request to hook about the call, without a result or failure.
@@ -209,36 +199,28 @@ func (exec *toolExecution) hookCall(hook webhook.Event) webhook.Call {
 	}
 }
 
-// textResult returns a result with one text block, or without a block if text is "".
-func textResult(text string) *content.Result {
-	if text == "" {
-		return &content.Result{}
-	}
-	block, _ := json.Marshal(map[string]string{"type": "text", "text": text}) // strings always marshal
-	return &content.Result{Content: []jsonText{block}}
-}
-
-// logHookFailure logs that a hook gave no usable reply.
-func (a *Agent) logHookFailure(ctx context.Context, exec *toolExecution, hook webhook.Event, err error) {
-	a.logHook(ctx, slog.LevelWarn, "hook failed", exec, hook, slog.String("error", err.Error()), help.Hooks.Attr())
-}
-
-// logHookReply logs a hook's reply, unless the reply is empty and so decides nothing.
-func (a *Agent) logHookReply(ctx context.Context, exec *toolExecution, hook webhook.Event, reply webhook.Reply) {
-	if reply.String() != (webhook.Reply{}).String() {
-		a.logHook(ctx, slog.LevelInfo, "hook decided", exec, hook, slog.String("reply", reply.String()))
+// logHook logs a hook's reply or, if err is not nil, that the hook gave no usable one. It does not log an empty reply,
+// which decides nothing. attrs identify the run, the hook and what the hook was asked about.
+func (a *Agent) logHook(ctx context.Context, reply webhook.Reply, err error, attrs ...slog.Attr) {
+	switch {
+	case err != nil:
+		a.Logger.LogAttrs(ctx, slog.LevelWarn, "hook failed", append(attrs, slog.String("error", err.Error()), help.Hooks.Attr())...)
+	case reply.String() != (webhook.Reply{}).String():
+		a.Logger.LogAttrs(ctx, slog.LevelInfo, "hook decided", append(attrs, slog.String("reply", reply.String()))...)
 	}
 }
 
-// logHook logs a line about a hook and a call, with attributes that identify both, followed by more.
-func (a *Agent) logHook(ctx context.Context, level slog.Level, message string, exec *toolExecution, hook webhook.Event, more ...slog.Attr) {
-	a.Logger.LogAttrs(ctx, level, message, append([]slog.Attr{slog.String("run_id", exec.runID), slog.String("call_id", exec.CallID),
-		slog.String("tool", exec.Tool), slog.String("server", exec.Server), slog.String("hook", string(hook))}, more...)...)
+// hookAttrs returns the attributes of a log line about hook and the call.
+func (exec *toolExecution) hookAttrs(hook webhook.Event) []slog.Attr {
+	return []slog.Attr{
+		slog.String("run_id", exec.runID), slog.String("call_id", exec.CallID),
+		slog.String("tool", exec.Tool), slog.String("server", exec.Server), slog.String("hook", string(hook)),
+	}
 }
 
-// flush waits until the log has stored a run's events. Call it before a hook sees the events: a process that takes over
-// the run must find everything in the log that the hook has seen. It does nothing if run is "", in a direct call.
-func (a *Agent) flush(ctx context.Context, run string) error {
+// flushEvents waits until the log has stored a run's events. Call it before a hook sees the events: a process that
+// takes over the run must find everything in the log that the hook has seen. It does nothing if run is "" (direct call).
+func (a *Agent) flushEvents(ctx context.Context, run string) error {
 	if run == "" {
 		return nil
 	}
@@ -256,7 +238,7 @@ func (l *loop) askAboutRun(ctx context.Context, request webhook.Call) (webhook.R
 	request.RunID = l.run.ID
 	request.ThreadID = l.run.ThreadID
 	request.Subject = l.run.caller.Subject
-	if err := l.agent.flush(ctx, l.run.ID); err != nil {
+	if err := l.agent.flushEvents(ctx, l.run.ID); err != nil {
 		return webhook.Reply{}, err
 	}
 	reply, err := l.agent.Hooks.Ask(ctx, request)
@@ -264,14 +246,12 @@ func (l *loop) askAboutRun(ctx context.Context, request webhook.Call) (webhook.R
 	if request.Step > 0 {
 		attrs = append(attrs, slog.Int("step", request.Step))
 	}
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return webhook.Reply{}, context.Cause(ctx)
-	case err != nil:
-		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "hook failed", append(attrs, slog.String("error", err.Error()), help.Hooks.Attr())...)
+	}
+	l.agent.logHook(ctx, reply, err, attrs...)
+	if err != nil {
 		return webhook.Reply{}, nil
-	case reply.String() != (webhook.Reply{}).String():
-		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "hook decided", append(attrs, slog.String("reply", reply.String()))...)
 	}
 	if reply.Abort {
 		abort := &abortError{reason: reply.Reason, withheld: request.Hook == webhook.ModelResult}
@@ -281,12 +261,13 @@ func (l *loop) askAboutRun(ctx context.Context, request webhook.Call) (webhook.R
 	return reply, nil
 }
 
-// repeatAbort returns an *abortError, in a rerun, if a hook ended the recorded run in this step. answered says where in
-// the step: true means after the model's answer, false before the model was asked. Otherwise repeatAbort returns nil.
-func (l *loop) repeatAbort(step int, answered bool) error {
+// repeatAbort returns an *abortError, in a rerun, if hook ended the recorded run in this step, and otherwise nil. hook
+// is webhook.PreModelCall, before the model is asked, or webhook.ModelResult, after its answer.
+func (l *loop) repeatAbort(step int, hook webhook.Event) error {
 	if l.agent.Repeat == nil {
 		return nil
 	}
+	answered := hook == webhook.ModelResult
 	if reason, ok := l.agent.Repeat.Ended(l.run.ID, step, answered); ok {
 		return &abortError{reason: reason, withheld: answered}
 	}
@@ -297,13 +278,10 @@ func (l *loop) repeatAbort(step int, answered bool) error {
 // fails, it only logs a warning: the log will probably refuse the terminal event as well, and the next process asks the
 // hook again.
 func (r *run) writeAbort(ctx context.Context, abort *abortError) {
-	data, err := json.Marshal(replay.Abort{Reason: abort.reason, Withheld: abort.withheld})
-	if err == nil {
-		err = r.writeParts(context.WithoutCancel(ctx), data, replay.NoteAborted)
-	}
+	data, _ := json.Marshal(replay.Abort{Reason: abort.reason, Withheld: abort.withheld}) // strings always marshal
+	err := r.writeParts(context.WithoutCancel(ctx), data, replay.NoteAborted)
 	if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
-		r.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the decision of a hook could not be stored",
-			slog.String("run_id", r.ID), slog.String("error", err.Error()))
+		r.agent.Logger.WarnContext(ctx, "the decision of a hook could not be stored", "run_id", r.ID, "error", err.Error())
 	}
 }
 
@@ -318,20 +296,13 @@ func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (addi
 	if stored := l.replayed.HookAddition(l.step + 1); stored != nil && json.Unmarshal(stored, &addition) == nil {
 		return addition, nil
 	}
-	if err := l.repeatAbort(l.step+1, false); err != nil {
+	if err := l.repeatAbort(l.step+1, webhook.PreModelCall); err != nil {
 		return hookAddition{}, err
 	}
 	if !l.agent.Hooks.Asks(webhook.PreModelCall) {
 		return hookAddition{}, nil
 	}
-	request := l.modelRequest(turn, final)
-	shown := &webhook.ModelRequest{Model: request.Model, MaxTokens: request.MaxTokens, Tools: []string{}} // not nil, for JSON
-	for _, t := range request.Tools {
-		shown.Tools = append(shown.Tools, t.Name)
-	}
-	for i := range request.Messages {
-		shown.Messages = append(shown.Messages, hookMessage(&request.Messages[i]))
-	}
+	shown := hookRequest(l.modelRequest(turn, final))
 	reply, err := l.askAboutRun(ctx, webhook.Call{Hook: webhook.PreModelCall, Step: l.step + 1, Request: shown})
 	return hookAddition{Instructions: reply.Instructions, Messages: reply.Messages}, err
 }
@@ -343,11 +314,20 @@ func (l *loop) writeHookAddition(ctx context.Context, addition hookAddition) err
 	if addition.isEmpty() || l.replayed.HookAddition(l.step) != nil {
 		return nil
 	}
-	data, err := json.Marshal(addition)
-	if err != nil {
-		return fmt.Errorf("encode what a hook adds to a request: %w", err)
-	}
+	data, _ := json.Marshal(addition) // strings always marshal
 	return l.run.writeParts(ctx, data, replay.NoteHookAddition)
+}
+
+// hookRequest converts a model request for a hook.
+func hookRequest(request llm.Request) *webhook.ModelRequest {
+	out := &webhook.ModelRequest{Model: request.Model, MaxTokens: request.MaxTokens, Tools: []string{}} // not nil, for JSON
+	for _, t := range request.Tools {
+		out.Tools = append(out.Tools, t.Name)
+	}
+	for i := range request.Messages {
+		out.Messages = append(out.Messages, hookMessage(&request.Messages[i]))
+	}
+	return out
 }
 
 // hookMessage converts a message of the conversation for a hook. The hook gets the size of media instead of their data.
@@ -392,12 +372,16 @@ func (s *modelStream) extendMessages(ctx context.Context, messages []llm.Message
 	return conversation.Messages, nil
 }
 
-// callModelResultHook asks the model_result hook about a step's answer, before step_end. The hook cannot change the
-// answer, but it can end the run; the error is then an *abortError. After a takeover, a step without step_end runs
-// again, so the hook sees every answer that is used.
+// callModelResultHook asks the model_result hook, if one is configured, about a step's answer. The hook cannot change
+// the answer, but it can end the run; the error is then an *abortError. In a rerun, the error is an *abortError also if
+// the hook ended the recorded run here. Call it before step_end is appended: a process that takes over repeats a step
+// without step_end, so the hook sees every answer that is used.
 func (s *modelStream) callModelResultHook(ctx context.Context) error {
-	if err := s.repeatAbort(s.step, true); err != nil || !s.agent.Hooks.Asks(webhook.ModelResult) {
+	if err := s.repeatAbort(s.step, webhook.ModelResult); err != nil {
 		return err
+	}
+	if !s.agent.Hooks.Asks(webhook.ModelResult) {
+		return nil
 	}
 	answer := &webhook.ModelAnswer{
 		Model: cmp.Or(s.metadata.UpstreamModel, s.run.req.Model), Text: s.text, FinishReason: s.finish,
@@ -424,33 +408,28 @@ func (l *loop) mustCallInterruptHook(question *interrupt) bool {
 	return len(question.answer) == 0 && !hasReplied
 }
 
-// callInterruptHook asks the operator's interrupt hook about question, in a new goroutine. If the hook ends the run,
-// callInterruptHook cancels the run's context with the *abortError. The run cannot be parked before the hook has
-// replied, because only the process that executes a run asks the hook. The note NoteHookReplied is written after the
-// reply, so that a process that takes over asks again if the log does not have the hook's decision.
+// callInterruptHook asks the interrupt hook about question, and waits for the reply even if a person answers first. If
+// the hook ends the run, callInterruptHook cancels the run's context with the *abortError; it only logs other errors.
+// The run cannot be parked before the hook has replied, because only the process that executes a run asks the hook. The
+// note NoteHookReplied follows the reply, so that a process that takes over asks again if the decision is not stored.
 func (l *loop) callInterruptHook(ctx context.Context, question *interrupt) {
 	r := l.run
-	ctx = context.WithoutCancel(ctx) // ask the hook even if a person answers first
-	l.agent.runs.Go(func() {
-		r.runGuarded(func() {
-			defer r.suspension.endNotification(question)
-			waiting, err := json.Marshal(question.Interrupt)
-			if err == nil {
-				_, err = l.askAboutRun(ctx, webhook.Call{Hook: webhook.Interrupt, Waiting: waiting})
-			}
-			if abort, ok := errors.AsType[*abortError](err); ok {
-				r.cancel(abort)
-				return
-			}
-			if err == nil {
-				err = r.writeNote(ctx, replay.NoteHookReplied, question.ID)
-			}
-			if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
-				l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook interrupt may be asked about a question again",
-					slog.String("run_id", r.ID), slog.String("error", err.Error()))
-			}
-		})
-	})
+	defer r.suspension.endNotification(question)
+	ctx = context.WithoutCancel(ctx)
+	waiting, err := json.Marshal(question.Interrupt)
+	if err == nil {
+		_, err = l.askAboutRun(ctx, webhook.Call{Hook: webhook.Interrupt, Waiting: waiting})
+	}
+	if abort, ok := errors.AsType[*abortError](err); ok {
+		r.cancel(abort)
+		return
+	}
+	if err == nil {
+		err = r.writeNote(ctx, replay.NoteHookReplied, question.ID)
+	}
+	if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
+		l.agent.Logger.WarnContext(ctx, "the hook interrupt may be asked about a question again", "run_id", r.ID, "error", err.Error())
+	}
 }
 
 // callRunEndHook shows the run's terminal event to the run_end hook, before the event is appended, and waits for the
@@ -462,12 +441,23 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 		return
 	}
 	if err := l.run.writeEnd(ctx, end); err != nil { // the log will probably refuse the terminal event too
-		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook run_end is not asked: the end of a run could not be stored",
-			slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
+		l.agent.Logger.WarnContext(ctx, "the hook run_end is not asked: the end of a run could not be stored", "run_id", l.run.ID, "error", err.Error())
 		return
 	}
-	shown := webhook.End{Status: string(event.Run{Last: event.Event{Body: end}}.Status())}
-	var err error
+	shown, err := endForHook(end)
+	if err != nil {
+		l.agent.Logger.LogAttrs(ctx, slog.LevelError, "hook failed",
+			slog.String("run_id", l.run.ID), slog.String("hook", string(webhook.RunEnd)), slog.String("error", err.Error()), help.Hooks.Attr())
+		return
+	}
+	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &shown})
+}
+
+// endForHook returns a run's terminal event in the form that the run_end hook gets. A cancellation has the form of an
+// error with the code "cancelled".
+func endForHook(end event.Body) (shown webhook.End, err error) {
+	ended := event.Run{Last: event.Event{Body: end}}
+	shown.Status = string(ended.Status())
 	switch b := end.(type) {
 	case event.FinalAnswer:
 		shown.Result, err = json.Marshal(b)
@@ -476,12 +466,7 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 	case event.Cancelled:
 		shown.Error, err = json.Marshal(event.RunError{Code: "cancelled", Message: b.Reason, PartialAnswer: b.PartialAnswer})
 	}
-	if err != nil {
-		l.agent.Logger.LogAttrs(ctx, slog.LevelError, "hook failed",
-			slog.String("run_id", l.run.ID), slog.String("hook", string(webhook.RunEnd)), slog.String("error", err.Error()), help.Hooks.Attr())
-		return
-	}
-	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &shown})
+	return shown, err
 }
 
 // writeEnd stores a terminal event in notes, unless it is an answer or stored already, or no other process can continue

@@ -14,19 +14,19 @@ import (
 )
 
 // Input holds a person's answer to an interrupt. The answer to an approval or a budget question sets Approved, and the
-// answer to an elicitation sets Action.
+// answer to an elicitation sets Action. The log stores it in JSON, without the id.
 type Input struct {
-	ID string // of the interrupt
+	ID string `json:"-"` // of the interrupt
 
-	Approved *bool
-	Reason   string // for the model; usually explains a refusal
+	Approved *bool  `json:"approved,omitempty"`
+	Reason   string `json:"reason,omitempty"` // for the model; usually explains a refusal
 	// Args is a JSON object. In the answer to an approval it replaces the call's arguments; nil keeps them. In the
 	// answer to a budget question it is {"max": N}.
-	Args jsonText
+	Args jsonText `json:"args,omitempty"`
 
-	Action string // accept, decline or cancel
+	Action string `json:"action,omitempty"` // accept, decline or cancel
 	// Content is a JSON object with the values of an accepted form; nil otherwise.
-	Content jsonText
+	Content jsonText `json:"content,omitempty"`
 }
 
 // Reasons why an answer is refused.
@@ -95,15 +95,17 @@ func (i *interrupt) resolvedEvent(res resolution) event.Body {
 }
 
 // isApproved reports whether a person approved. A question that expired or was withdrawn counts as refused.
-func (v resolution) isApproved() bool { return v.unanswered == nil && v.Approved != nil && *v.Approved }
+func (res resolution) isApproved() bool {
+	return res.unanswered == nil && res.Approved != nil && *res.Approved
+}
 
 // elicitationAction returns the action to send to the server: what the person chose, decline if no person can be asked,
 // or cancel if the question was not answered for another reason.
-func (v resolution) elicitationAction() string {
+func (res resolution) elicitationAction() string {
 	switch {
-	case v.unanswered == nil:
-		return v.Action
-	case errors.Is(v.unanswered, errNobodyToAsk):
+	case res.unanswered == nil:
+		return res.Action
+	case errors.Is(res.unanswered, errNobodyToAsk):
 		return mcp.Decline
 	}
 	return mcp.Cancel
@@ -114,14 +116,14 @@ const maxRaised = 1 << 53
 
 // raisedLimit returns what the run's limit is after the answer. If a person approved, it is the limit that they
 // allowed, but at least limit, and at most operatorLimit unless that is 0. Otherwise it is limit.
-func (v resolution) raisedLimit(limit, operatorLimit float64) float64 {
-	if !v.isApproved() {
+func (res resolution) raisedLimit(limit, operatorLimit float64) float64 {
+	if !res.isApproved() {
 		return limit
 	}
 	var args struct {
 		Max float64 `json:"max"`
 	}
-	_ = json.Unmarshal(v.Args, &args) // validateBudgetIncrease has checked the arguments
+	_ = json.Unmarshal(res.Args, &args) // validateBudgetIncrease has checked the arguments
 	if operatorLimit > 0 {
 		args.Max = min(args.Max, operatorLimit)
 	}
@@ -129,25 +131,25 @@ func (v resolution) raisedLimit(limit, operatorLimit float64) float64 {
 }
 
 // refusalMessage tells the model why its call was not approved.
-func (v resolution) refusalMessage() string {
+func (res resolution) refusalMessage() string {
 	switch {
-	case v.unanswered == nil && v.Reason != "":
-		return recorded.RefusedByPerson + " Their reason: " + v.Reason
-	case v.unanswered == nil:
+	case res.unanswered == nil && res.Reason != "":
+		return recorded.RefusedByPerson + " Their reason: " + res.Reason
+	case res.unanswered == nil:
 		return recorded.RefusedByPerson
-	case errors.Is(v.unanswered, ErrExpired):
+	case errors.Is(res.unanswered, ErrExpired):
 		return recorded.NotApproved + "nobody gave it in time."
 	}
-	return recorded.NotApproved + v.unanswered.Error() + "."
+	return recorded.NotApproved + res.unanswered.Error() + "."
 }
 
 // denialDecision returns the decision about a call that was not approved, for the audit line. It leaves out the reason
 // that the person gave.
-func (v resolution) denialDecision() decision {
-	if v.unanswered == nil {
-		return decision{verdict: denied, by: v.by.Subject, reason: "refused"}
+func (res resolution) denialDecision() decision {
+	if res.unanswered == nil {
+		return decision{verdict: denied, by: res.by.Subject, reason: "refused"}
 	}
-	return decision{verdict: denied, reason: v.unanswered.Error()}
+	return decision{verdict: denied, reason: res.unanswered.Error()}
 }
 
 // wakeTimeout is how long FinishSignIn and wakeParent wait for the log.
@@ -158,14 +160,10 @@ const inboxRetry = time.Second
 
 // storedInput is an Input as the log stores it, in JSON, with the person who gave it.
 type storedInput struct {
-	Approved *bool    `json:"approved,omitempty"`
-	Reason   string   `json:"reason,omitempty"`
-	Args     jsonText `json:"args,omitempty"`
-	Action   string   `json:"action,omitempty"`
-	Content  jsonText `json:"content,omitempty"`
-	Issuer   string   `json:"issuer,omitempty"`
-	Subject  string   `json:"subject,omitempty"`
-	Closed   bool     `json:"closed,omitempty"` // the run closed the question without an answer
+	Input
+	Issuer  string `json:"issuer,omitempty"`
+	Subject string `json:"subject,omitempty"`
+	Closed  bool   `json:"closed,omitempty"` // the run closed the question without an answer
 }
 
 // closedInput is the input that closes a question without an answer. The log accepts one input per interrupt, so it
@@ -175,15 +173,14 @@ var closedInput = []byte(`{"closed":true}`)
 // encodeInput returns an answer in the form that the log stores. It contains the person's issuer and subject, but not
 // their claims.
 func encodeInput(in Input, by auth.Identity) []byte {
-	data, _ := json.Marshal(storedInput{ // the raw JSON in it was validated, so it always marshals
-		Approved: in.Approved, Reason: in.Reason, Args: in.Args, Action: in.Action, Content: in.Content, Issuer: by.Issuer, Subject: by.Subject,
-	})
+	data, _ := json.Marshal(storedInput{Input: in, Issuer: by.Issuer, Subject: by.Subject}) // its raw JSON was validated
 	return data
 }
 
 // isTooLate reports whether err means that an input came too late: its question is resolved or its run has ended.
 func isTooLate(err error) bool {
-	return errors.Is(err, event.ErrDuplicateInput) || errors.Is(err, event.ErrEnded) || errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound)
+	isEnded := errors.Is(err, event.ErrEnded) || errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound)
+	return isEnded || errors.Is(err, event.ErrDuplicateInput)
 }
 
 // decodeInput returns the resolution of the interrupt with this id from its stored input. A closed question counts as
@@ -193,12 +190,8 @@ func decodeInput(id string, data []byte) resolution {
 	if json.Unmarshal(data, &stored) != nil || stored.Closed {
 		return resolution{unanswered: ErrExpired}
 	}
-	return resolution{
-		Input: Input{
-			ID: id, Approved: stored.Approved, Reason: stored.Reason, Args: stored.Args, Action: stored.Action, Content: stored.Content,
-		},
-		by: auth.Identity{Issuer: stored.Issuer, Subject: stored.Subject},
-	}
+	stored.ID = id
+	return resolution{Input: stored.Input, by: auth.Identity{Issuer: stored.Issuer, Subject: stored.Subject}}
 }
 
 // inbox passes a run's inputs to the goroutines of the run that wait for them. Any process may have stored an input. A
@@ -273,13 +266,13 @@ func (b *inbox) stopListening() {
 // relinquishes the run and returns. A run that appends nothing, because a server or a model is slow, has no other way
 // to learn that another process has taken it over.
 func (b *inbox) receiveLoop(ctx context.Context) {
-	var lost <-chan struct{}
+	var lost <-chan struct{} // without a job it stays nil, from which a receive blocks
 	if b.run.job != nil {
 		lost = b.run.job.Lost()
 	}
 	for {
 		_, more, err := b.receiveAvailable(ctx)
-		var retry <-chan time.Time
+		var retry <-chan time.Time // nil unless the log failed
 		if err != nil {
 			retry = time.After(inboxRetry)
 		}
@@ -298,16 +291,16 @@ func (b *inbox) receiveLoop(ctx context.Context) {
 // receiveAvailable delivers the inputs that are stored after b.pos, and returns them. more is closed when further
 // inputs are stored. After an error, it returns the inputs that it delivered before. Only one goroutine at a time may
 // call it.
-func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <-chan struct{}, _ error) {
+func (b *inbox) receiveAvailable(ctx context.Context) (received []event.Input, more <-chan struct{}, _ error) {
 	for {
 		page, err := b.run.agent.Log.Inputs(ctx, b.run.ID, b.pos)
 		if err != nil || len(page.Inputs) == 0 {
-			return all, page.More, err
+			return received, page.More, err
 		}
 		for _, in := range page.Inputs {
 			b.deliverInput(in)
 		}
-		all = append(all, page.Inputs...)
+		received = append(received, page.Inputs...)
 	}
 }
 
@@ -322,10 +315,26 @@ func (b *inbox) deliverInput(in event.Input) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	answer := decodeInput(in.ID, in.Data)
-	if i := b.waiting[in.ID]; i != nil {
-		i.answer <- answer
+	if question := b.waiting[in.ID]; question != nil {
+		question.answer <- answer
 		delete(b.waiting, in.ID)
 		return
 	}
 	b.undelivered[in.ID] = answer
+}
+
+// wakeParent stores an input in the child's parent, so that a parked parent continues. It does nothing if child is not
+// a child run. id is the id of a question that was resolved in the child, and that the parent asks under the same id,
+// or at the child's end the child's own id. If the question is still open in the parent, the input closes it there; an
+// answer that the parent already has stays. Errors are only logged.
+func (a *Agent) wakeParent(child *run, id string) {
+	if child.req.parent.Run == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(child.ctx), wakeTimeout)
+	defer cancel()
+	if err := a.Log.AddInput(ctx, child.req.parent.Run, id, closedInput); err != nil && !isTooLate(err) {
+		a.Logger.WarnContext(ctx, "a run could not be told of its child; it continues when its question expires",
+			"run_id", child.req.parent.Run, "child_run_id", child.ID, "error", err)
+	}
 }

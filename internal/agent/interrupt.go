@@ -26,6 +26,11 @@ type ContentError struct{ Fields []InvalidError }
 
 func (e *ContentError) Error() string { return "the answer does not fit what was asked for" }
 
+// newContentError returns a *ContentError about one field.
+func newContentError(pointer, detail string) error {
+	return &ContentError{[]InvalidError{{pointer, detail}}}
+}
+
 // InputError says which of several answers is invalid. It wraps an *InvalidError or a *ContentError.
 type InputError struct {
 	ID  string // of the interrupt
@@ -50,28 +55,28 @@ func (l *loop) askOwner(ctx context.Context, question event.Interrupt) (resoluti
 
 // askOwnerAll asks several questions at once, blocks until all are resolved, and returns their resolutions in order.
 // The run is suspended only after the log has all questions. If onResolved is not nil, askOwnerAll calls it for each
-// resolution, with the question's index n, as soon as the log has the resolution; these calls may be concurrent. It
+// resolution, with the question's index i, as soon as the log has the resolution; these calls may be concurrent. It
 // does not repeat questions that an earlier process asked. After an error, questions may stay open, for the next
 // process.
 func (l *loop) askOwnerAll(
-	ctx context.Context, questions []event.Interrupt, onResolved func(n int, res resolution) error,
+	ctx context.Context, questions []event.Interrupt, onResolved func(i int, res resolution) error,
 ) ([]resolution, error) {
 	if onResolved == nil {
 		onResolved = func(int, resolution) error { return nil }
 	}
 	resolutions := make([]resolution, len(questions))
 	open := make([]*interrupt, len(questions)) // nil for a question that is already resolved
-	for n, question := range questions {
-		var resolved *resolution
-		var err error
-		if open[n], resolved, err = l.prepareQuestion(ctx, question); err != nil {
+	for i, question := range questions {
+		opened, resolved, err := l.prepareQuestion(ctx, question)
+		if err != nil {
 			return nil, err
 		}
 		if resolved == nil {
+			open[i] = opened
 			continue
 		}
-		resolutions[n] = *resolved
-		if err := onResolved(n, *resolved); err != nil {
+		resolutions[i] = *resolved
+		if err := onResolved(i, *resolved); err != nil {
 			return nil, err
 		}
 	}
@@ -81,17 +86,17 @@ func (l *loop) askOwnerAll(
 
 	errs := make([]error, len(questions))
 	var wg sync.WaitGroup
-	for n, question := range open {
+	for i, question := range open {
 		switch {
 		case question == nil: // resolved above
 		case !question.isAsked: // openQuestions skips questions beyond maxElicitations
-			resolutions[n] = resolution{unanswered: errTooManyOpen}
+			resolutions[i] = resolution{unanswered: errTooManyOpen}
 		default:
 			wg.Go(func() {
-				defer recoverTo(&errs[n])
-				resolutions[n], errs[n] = l.awaitResolution(ctx, question)
-				if errs[n] == nil {
-					errs[n] = onResolved(n, resolutions[n])
+				defer recoverTo(&errs[i])
+				resolutions[i], errs[i] = l.awaitResolution(ctx, question)
+				if errs[i] == nil {
+					errs[i] = onResolved(i, resolutions[i])
 				}
 			})
 		}
@@ -101,21 +106,21 @@ func (l *loop) askOwnerAll(
 }
 
 // prepareQuestion returns an interrupt for wanted, which may be in the replayed state or new, and makes the inbox
-// expect its answer. If the question is already resolved, or no person can be asked, it returns the resolution instead,
-// and open is nil.
-func (l *loop) prepareQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
-	i, res, err := l.replayedQuestion(ctx, wanted)
-	if err == nil && i == nil && res == nil {
-		i, res, err = l.newQuestion(ctx, wanted)
+// expect its answer. If the question is already resolved, or no person can be asked, it returns only the resolution.
+func (l *loop) prepareQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, err error) {
+	open, resolved, err = l.takeReplayedQuestion(ctx, wanted)
+	isNew := open == nil && resolved == nil && err == nil
+	if isNew {
+		open, resolved, err = l.newQuestion(ctx, wanted)
 	}
-	if err != nil || res != nil {
-		return nil, res, err
+	if err != nil || resolved != nil {
+		return nil, resolved, err
 	}
 	if wanted.Kind == event.KindBudget {
-		i.operatorLimit = l.operatorLimit(wanted.Limit)
+		open.operatorLimit = l.operatorLimit(wanted.Limit)
 	}
-	l.run.inbox.expectAnswer(i) // before its event is appended, since a reader may answer at once
-	return i, nil, nil
+	l.run.inbox.expectAnswer(open) // before its event is appended, since a reader may answer at once
+	return open, nil, nil
 }
 
 // awaitResolution blocks until an open question is answered, expires, or is withdrawn because ctx has ended. It returns
@@ -144,7 +149,7 @@ func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 	}
 	for _, question := range unreported {
 		if question.isAsked {
-			l.callInterruptHook(ctx, question)
+			l.agent.runs.Go(func() { l.run.runGuarded(func() { l.callInterruptHook(ctx, question) }) })
 		}
 	}
 	return nil
@@ -152,8 +157,7 @@ func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
 
 // newQuestion makes an interrupt from wanted, with an id, a creation time and an expiry. The interrupt expires after
 // InputTimeout, or at wanted.ExpiresAt if that is set and earlier. It is not asked yet. If no person can be asked,
-// newQuestion appends the question together with its resolution, and returns that in unanswered, which is nil
-// otherwise.
+// newQuestion appends the question together with its resolution, and returns only the resolution, in unanswered.
 func (l *loop) newQuestion(ctx context.Context, wanted event.Interrupt) (_ *interrupt, unanswered *resolution, _ error) {
 	canAnswer := l.run.req.canAnswer(wanted.Kind)
 	now := l.agent.Log.Now()
@@ -165,11 +169,11 @@ func (l *loop) newQuestion(ctx context.Context, wanted event.Interrupt) (_ *inte
 	wanted.CreatedAt = now.UnixMilli()
 	wanted.ExpiresAt = min(expires.UnixMilli(), cmp.Or(wanted.ExpiresAt, math.MaxInt64)) // 0 means no earlier time
 	question := newInterrupt(wanted)
-	if !canAnswer {
-		res := resolution{unanswered: errNobodyToAsk}
-		return question, &res, l.run.suspension.recordUnanswered(ctx, question, res)
+	if canAnswer {
+		return question, nil, nil
 	}
-	return question, nil, nil
+	unanswered = &resolution{unanswered: errNobodyToAsk}
+	return nil, unanswered, l.run.suspension.recordUnanswered(ctx, question, *unanswered)
 }
 
 // awaitAnswer blocks until the question is answered or expires, or ctx ends, and returns the resolution. The log
@@ -180,13 +184,13 @@ func (l *loop) newQuestion(ctx context.Context, wanted event.Interrupt) (_ *inte
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
 	expiry := time.NewTimer(i.timeLeft(r.agent.Log.Now()))
 	defer expiry.Stop()
-	unanswered := resolution{unanswered: ErrExpired}
+	reason := ErrExpired
 	select {
 	case answer := <-i.answer:
 		return answer, nil
 	case <-expiry.C:
 	case <-ctx.Done():
-		unanswered = resolution{unanswered: errWithdrawn} // withdrawn by the server, or because the run ended
+		reason = errWithdrawn // by the server, or because the run ended
 	}
 	if err := r.relinquished(); err != nil {
 		return resolution{}, err
@@ -199,21 +203,27 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 		case <-r.inbox.stopped: // the run panicked, or another process has taken it over
 		}
 	}
-	return unanswered, nil // an error of the log is ignored: the run ends when its next event cannot be appended
+	return resolution{unanswered: reason}, nil // an error of the log is ignored: the run's next event will fail too
 }
 
 // elicitInput asks the run's owner a question that the server sent during call, and returns the owner's reply. The
-// server waits for the reply on a connection of this process, so the run cannot be parked while the question is open
-// (HeldOpen).
-func (l *loop) elicitInput(ctx context.Context, call event.Call, asked mcp.Elicitation) (res mcp.ElicitationResult, err error) {
+// server waits for the reply on a connection of this process, so until then the run cannot be parked (HeldOpen).
+func (l *loop) elicitInput(ctx context.Context, call event.Call, asked mcp.Elicitation) (_ mcp.ElicitationResult, err error) {
 	defer recoverTo(&err) // package mcp calls this in a goroutine of its own
-	answer, err := l.askOwner(ctx, event.Interrupt{
-		Kind: event.KindElicitation, Call: call, Message: asked.Message, Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL, HeldOpen: true,
-	})
+	question := elicitationQuestion(call, asked)
+	question.HeldOpen = true
+	answer, err := l.askOwner(ctx, question)
 	if err != nil {
 		return mcp.ElicitationResult{}, err
 	}
 	return mcp.ElicitationResult{Action: answer.elicitationAction(), Content: answer.Content}, nil
+}
+
+// elicitationQuestion returns the question to the run's owner that a server asks during call.
+func elicitationQuestion(call event.Call, asked mcp.Elicitation) event.Interrupt {
+	return event.Interrupt{
+		Kind: event.KindElicitation, Call: call, Message: asked.Message, Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL,
+	}
 }
 
 // formatNumber formats a number for a sentence, with at most three decimals.
@@ -233,30 +243,38 @@ func (a *Agent) validateBudgetIncrease(run event.Run, asked event.Interrupt, in 
 		return nil
 	}
 
-	var args map[string]json.RawMessage
-	if json.Unmarshal(in.Args, &args) != nil || len(args) != 1 || args["max"] == nil {
-		return &ContentError{[]InvalidError{{"/args", `must be {"max": N}, the new limit`}}}
+	limit, err := parseIncrease(in.Args)
+	if err != nil {
+		return err
 	}
-	var limit float64
-	if err := json.Unmarshal(args["max"], &limit); err != nil {
-		return &ContentError{[]InvalidError{{"/args/max", "must be a number"}}}
-	}
-
 	// This uses the agent's current definition. The run may have started with an older one; the process that executes
 	// the run applies that one's limit (raisedLimit).
 	operatorLimit := a.budgetLimits(a.agents.Load().find(run.Agent)).ByName()[asked.Limit]
 	isInteger := asked.Limit != "seconds" && asked.Limit != "cost"
+	current := max(asked.Max, asked.Used)
 	switch {
 	case isInteger && limit != math.Trunc(limit):
-		return &ContentError{[]InvalidError{{"/args/max", "must be a whole number"}}}
-	case limit <= max(asked.Max, asked.Used):
-		return &ContentError{[]InvalidError{{"/args/max", "must be above what is used, " + formatNumber(max(asked.Max, asked.Used))}}}
+		return newContentError("/args/max", "must be a whole number")
+	case limit <= current:
+		return newContentError("/args/max", "must be above what is used, "+formatNumber(current))
 	case operatorLimit > 0 && limit > operatorLimit:
-		return &ContentError{[]InvalidError{{"/args/max", "must not be above the operator's limit, " + formatNumber(operatorLimit)}}}
+		return newContentError("/args/max", "must not be above the operator's limit, "+formatNumber(operatorLimit))
 	case limit > maxRaised:
-		return &ContentError{[]InvalidError{{"/args/max", "is too large"}}}
+		return newContentError("/args/max", "is too large")
 	}
 	return nil
+}
+
+// parseIncrease returns the new limit in the arguments of an answer to a budget question. The error is a *ContentError.
+func parseIncrease(args jsonText) (limit float64, _ error) {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(args, &members) != nil || len(members) != 1 || members["max"] == nil {
+		return 0, newContentError("/args", `must be {"max": N}, the new limit`)
+	}
+	if json.Unmarshal(members["max"], &limit) != nil {
+		return 0, newContentError("/args/max", "must be a number")
+	}
+	return limit, nil
 }
 
 // resolutionWait is how long Answer waits for the resolutions. The process that executes the run may have just died,
@@ -278,23 +296,15 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 	if err != nil {
 		return err
 	}
+	answers = slices.Clone(answers) // checkAnswer may repair their arguments
 	asked := make([]event.Interrupt, len(answers))
-	answers = slices.Clone(answers) // validateInput may repair their arguments
-	for n := range answers {
-		if asked[n], err = a.findInterrupt(ctx, r, answers[n].ID); err != nil {
+	for i := range answers {
+		if asked[i], err = a.checkAnswer(ctx, r, &answers[i]); err != nil {
 			return err
 		}
-		// If this process executes the run, the timer in awaitAnswer decides instead, which keeps its pace when the
-		// machine's clock is set.
-		if !a.isActive(run) && a.Log.Now().UnixMilli() >= asked[n].ExpiresAt {
-			return ErrExpired
-		}
-		if err := a.validateInput(r, asked[n], &answers[n]); err != nil {
-			return &InputError{answers[n].ID, err}
-		}
 	}
-	for n, question := range asked {
-		err := a.Log.AddInput(ctx, run, question.ID, encodeInput(answers[n], caller))
+	for i, question := range asked {
+		err := a.Log.AddInput(ctx, run, question.ID, encodeInput(answers[i], caller))
 		switch {
 		case errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded):
 			return ErrAnswered
@@ -304,6 +314,24 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", question.ID, "kind", question.Kind, "subject", caller.Subject)
 	}
 	return a.awaitResolutions(ctx, r, asked)
+}
+
+// checkAnswer returns the interrupt that answer is for, or an error if that cannot be answered, or not in this way. It
+// may repair answer.Args.
+func (a *Agent) checkAnswer(ctx context.Context, run event.Run, answer *Input) (event.Interrupt, error) {
+	question, err := a.findInterrupt(ctx, run, answer.ID)
+	if err != nil {
+		return event.Interrupt{}, err
+	}
+	// If this process executes the run, the timer in awaitAnswer decides instead, which keeps its pace when the
+	// machine's clock is set.
+	if a.activeRun(run.ID) == nil && a.Log.Now().UnixMilli() >= question.ExpiresAt {
+		return event.Interrupt{}, ErrExpired
+	}
+	if err := a.validateInput(run, question, answer); err != nil {
+		return event.Interrupt{}, &InputError{answer.ID, err}
+	}
+	return question, nil
 }
 
 // FinishSignIn handles the query with which an authorization server redirected the user's browser back
@@ -317,7 +345,7 @@ func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool,
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
 	defer stop()
 	for _, waiter := range waiters {
-		run, interrupt := parseWaiterName(waiter)
+		run, interrupt, _ := strings.Cut(waiter, " ") // waiter is from waiterName
 		in := encodeInput(Input{ID: interrupt, Action: mcp.Accept}, auth.Identity{})
 		if err := a.Log.AddInput(ctx, run, interrupt, in); err != nil && !isTooLate(err) {
 			a.Logger.WarnContext(ctx, "a run could not be told of a sign-in; it continues when its question expires", "run_id", run, "error", err)
@@ -335,21 +363,22 @@ func (a *Agent) awaitResolutions(ctx context.Context, run event.Run, asked []eve
 	}
 	timeout := time.NewTimer(resolutionWait)
 	defer timeout.Stop()
-	for pos := run.Last.Seq; ; {
+	pos := run.Last.Seq
+	for {
 		page, err := a.Log.After(ctx, run.ID, pos)
 		if err != nil {
 			return err
 		}
 		for _, e := range page.Events {
-			_, resolved := replay.InterruptOf(e)
-			delete(open, resolved)
+			_, resolvedID := replay.InterruptOf(e)
+			delete(open, resolvedID)
 			pos = e.Seq
 		}
-		switch {
-		case page.Ended || len(open) == 0:
+		if page.Ended || len(open) == 0 {
 			return nil
-		case len(page.Events) > 0:
-			continue
+		}
+		if len(page.Events) > 0 {
+			continue // the log may have more events already
 		}
 		select {
 		case <-page.More:
@@ -377,16 +406,17 @@ func (a *Agent) findInterrupt(ctx context.Context, run event.Run, id string) (ev
 		if err != nil {
 			return found, err
 		}
-		asked, resolvedID := replay.InterruptOf(e)
-		switch {
-		case id == "": // no interrupt has this id, but InterruptOf returns it for events that resolve none
-		case asked.ID == id:
+		asked, resolvedID := replay.InterruptOf(e) // "" for an event that asks or resolves no question
+		if id != "" && asked.ID == id {
 			found = asked
-		case resolvedID == id && e.Time >= found.ExpiresAt:
-			return found, ErrExpired
-		case resolvedID == id:
-			return found, ErrAnswered
 		}
+		if id == "" || resolvedID != id {
+			continue
+		}
+		if e.Time >= found.ExpiresAt {
+			return found, ErrExpired
+		}
+		return found, ErrAnswered
 	}
 	if found.ID == "" {
 		return found, ErrUnknownInterrupt
@@ -434,11 +464,11 @@ func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
 	case !*in.Approved:
 		return &InvalidError{"/args", "goes with approved true only"}
 	case len(in.Args) > maxArgs:
-		return &ContentError{[]InvalidError{{"/args", fmt.Sprintf("must not be longer than %d bytes", maxArgs)}}}
+		return newContentError("/args", fmt.Sprintf("must not be longer than %d bytes", maxArgs))
 	}
-	var object map[string]json.RawMessage
-	if json.Unmarshal(in.Args, &object) != nil || object == nil || !bytes.HasPrefix(in.Args, []byte("{")) {
-		return &ContentError{[]InvalidError{{"/args", "must be an object"}}}
+	isObject := json.Valid(in.Args) && bytes.HasPrefix(in.Args, []byte("{"))
+	if !isObject {
+		return newContentError("/args", "must be an object")
 	}
 	args, err := a.Tools.CheckArgs(asked.Tool, in.Args)
 	if wrong, ok := errors.AsType[*mcp.CallError](err); ok {
@@ -461,9 +491,3 @@ func contentErrorAt(pointer string, fields []mcp.ContentField) error {
 // waiterName returns the name under which a run waits for a sign-in. It consists of the run's id and the id of the
 // interrupt that asks for the sign-in, separated by a space, which ids do not contain.
 func waiterName(run, interrupt string) string { return run + " " + interrupt }
-
-// parseWaiterName returns the two ids in a name made by waiterName.
-func parseWaiterName(name string) (run, interrupt string) {
-	run, interrupt, _ = strings.Cut(name, " ")
-	return run, interrupt
-}

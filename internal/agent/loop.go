@@ -12,18 +12,21 @@ import (
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/llm"
-	"answerd/internal/mcp/catalog"
 )
 
 // runTurns runs a run's turns and returns its terminal event. In each turn the model answers and may call tools, whose
 // results go back to the model. The run ends when the model answers without a call, when it calls a tool that the API
-// client executes, or one turn after a limit was reached. Turns that are already in the log are replayed.
+// client executes, or one turn after a limit was reached. Turns that are already in the log are replayed. If an earlier
+// process has stored the run's end, runTurns only returns that.
 //
 // Limits are checked twice per turn. The check before the calls may ask for a higher budget: if the model's output has
 // used up the budget, all calls would be refused. The check after the calls decides whether the next turn is the last.
 // The last turn has no tools.
 func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 	defer recoverTo(&err)
+	if end, err := l.restoredEnd(); end != nil || err != nil {
+		return end, err
+	}
 	if err := l.prepareRun(ctx); err != nil {
 		return nil, err
 	}
@@ -38,28 +41,24 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := l.spendTokens(ctx, reply); err != nil {
+		if err := l.spendTokens(ctx, reply.usage); err != nil {
 			return nil, err
 		}
-		if len(reply.calls) == 0 {
+		if len(reply.calls) > 0 {
+			if err := l.checkBudgetBeforeCalls(ctx, turn, reply, final); err != nil {
+				return nil, err
+			}
+			if err := l.toolTurn(ctx, reply, final); err != nil {
+				return nil, err
+			}
+		}
+		if final || len(reply.calls) == 0 {
 			if end := l.endOrRepair(reply); end != nil {
 				return end, nil
 			}
-			continue
+			continue // the next turn corrects the answer
 		}
-		if err := l.checkBudgetBeforeCalls(ctx, turn, reply, final); err != nil {
-			return nil, err
-		}
-		if err := l.toolTurn(ctx, reply, final); err != nil {
-			return nil, err
-		}
-		switch {
-		case final:
-			if end := l.endOrRepair(reply); end != nil {
-				return end, nil
-			}
-			continue
-		case reply.hasClientCalls():
+		if reply.hasClientCalls() {
 			// The API client executes its own tools and sends their results with its next request. It does so only if
 			// the finish reason is tool_calls, which not every endpoint reports.
 			reply.finish = "tool_calls"
@@ -81,19 +80,18 @@ const summaryPrompt = "You have reached the limit of this run and cannot call an
 // (recordBeginning). An error ends the run.
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
-	profile := l.agent.profileOf(req.Model)
-	l.profile = profile
+	l.profile = l.agent.profileOf(req.Model)
 	l.catalog = req.namedAgent.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
 	l.tools = l.catalog.ByName
 	// Set these before the first return with an error, because logEnd and recordRunEnd read them.
-	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.releaseTurn)
-	l.media = mediaBudget{profile: profile, budget: l.budget}
+	l.budget = budget.New(req.Budget, req.MaxTurns, l.profile.Price, &l.run.clock, l.run.suspension.wakeCalls)
+	l.media = mediaBudget{profile: l.profile, budget: l.budget}
 	l.metadata = event.Metadata{
 		ToolNames:          []string{},
 		ToolParams:         []jsonText{},
 		ToolResults:        []jsonText{},
 		Model:              req.Model,
-		UnavailableServers: l.agent.unavailableServers(l.run.caller, req, true),
+		UnavailableServers: l.agent.unavailableServers(l.run.caller, req, afterToolsFor),
 	}
 	if len(req.OutputSchema) > 0 {
 		if l.output, err = output.Compile(req.OutputSchema); err != nil {
@@ -101,7 +99,7 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 		}
 	}
 
-	l.window = window.New(profile)
+	l.window = window.New(l.profile)
 	if req.MaxTokens > 0 {
 		l.window.LimitReserve(req.MaxTokens)
 	}
@@ -109,13 +107,9 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	l.offerTools()
 	l.callIDs = make(map[string]bool)
 	l.requestCallIDs = make(map[string]bool)
-	promptTools := l.catalog.Tools
-	if l.search != nil {
-		promptTools = []catalog.Tool{l.search.Tool}
-	}
-	err = l.openConversation(ctx, promptTools, profile)
+	err = l.openConversation(ctx)
 	if err == nil && req.Prompt != nil {
-		l.messages, err = l.insertServerPrompt(ctx, l.messages, *req.Prompt)
+		err = l.insertServerPrompt(ctx, *req.Prompt)
 	}
 	l.restoreLoop() // even after an error: the run's end includes what earlier processes used
 	if err == nil && l.replayed == nil {
@@ -138,13 +132,13 @@ func (l *loop) offerTools() {
 	l.updateOffered()
 }
 
-// spendTokens charges the tokens of a turn, as the provider counted them, to the run's budget, and corrects the
+// spendTokens charges used, the tokens of a turn as the provider counted them, to the run's budget, and corrects the
 // window's token estimates with them. It appends the budget events that are due. If a budget of the caller is used up,
 // it reports that too, once per run. An error comes from the log.
-func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
-	l.window.Observe(reply.usage)
-	l.lastPromptTokens = reply.usage.InputTokens
-	if err := l.budget.SpendTokens(ctx, l.run.out, reply.usage); err != nil {
+func (l *loop) spendTokens(ctx context.Context, used event.Usage) error {
+	l.window.Observe(used)
+	l.lastPromptTokens = used.InputTokens
+	if err := l.budget.SpendTokens(ctx, l.run.out, used); err != nil {
 		return err
 	}
 	if spent := l.callerSpent.Load(); spent != nil && !l.callerSpentReported {
@@ -158,12 +152,12 @@ func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 // stores it in a note. Before that, it may ask the run's owner to raise a limit (checkBudget). For a replayed step it
 // takes the decision from the log: a new decision could differ, for example because more time has passed.
 func (l *loop) checkLimits(ctx context.Context, turn int) error {
-	if recorded := l.replayed.Step(l.step); recorded != nil {
-		l.applyRaised(recorded.RaisedAfter)
+	if step := l.replayed.Step(l.step); step != nil {
+		l.repeatIncreases(step.RaisedAfter)
 		// The earlier process may have died after the step ended but before it decided.
-		isDecided := recorded.StopReason != "" || l.step < len(l.replayed.Steps)
+		isDecided := step.StopReason != "" || l.step < len(l.replayed.Steps)
 		if isDecided {
-			l.stopReason = recorded.StopReason
+			l.stopReason = step.StopReason
 			return nil
 		}
 	}
@@ -230,9 +224,9 @@ func (l *loop) endOrRepair(reply modelReply) event.Body {
 // checkBudgetBeforeCalls asks for a higher budget if the model's output alone has used it up, because all of the turn's
 // calls would be refused. It does not ask in the final turn, or if the agent executes none of the calls.
 func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply modelReply, final bool) error {
-	if s := l.replayed.Step(l.step); s != nil {
-		l.applyRaised(s.RaisedBefore)
-		if s.HasEndedCall() {
+	if step := l.replayed.Step(l.step); step != nil {
+		l.repeatIncreases(step.RaisedBefore)
+		if step.HasEndedCall() {
 			return nil // the earlier process already made this check
 		}
 	}
@@ -242,26 +236,27 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 	return l.checkBudget(ctx, turn)
 }
 
-// checkBudget sets budgetSpent if a limit is reached and not raised. It asks the run's owner to raise the limit, and
-// blocks until the question is resolved, provided that the request allows questions, the turn is not the last one, and
-// the operator's limit is higher. After an increase it checks again, because another limit may be reached too. The
-// error is that of askForIncrease.
+// checkBudget sets budgetSpent if a limit of the run's budget is reached and not raised. It asks the run's owner to
+// raise the limit, and blocks until the question is resolved, provided that the request allows questions, the turn is
+// not the last one, and the operator's limit is higher. After an increase it checks again, because another limit may be
+// reached too. The error is that of askForIncrease.
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	mayAsk := turn != l.run.req.MaxTurns && l.run.req.canAnswer(event.KindBudget)
+	if l.replayed != nil && l.replayed.BudgetQuestion != nil { // an earlier process asked it, and it is still open
+		if err := l.askForIncrease(ctx, l.replayed.BudgetQuestion.Limit); err != nil || l.budgetSpent {
+			return err
+		}
+	}
 	for {
 		limit := l.budget.ReachedLimit()
-		switch {
-		case l.replayed != nil && l.replayed.BudgetQuestion != nil:
-			limit = l.replayed.BudgetQuestion.Limit // an earlier process asked this question, and it is still open
-		case limit == "":
+		if limit == "" {
 			return nil
-		case !mayAsk || !l.canIncrease(limit):
+		}
+		if !mayAsk || !l.canIncrease(limit) {
 			l.budgetSpent = true
 			return nil
 		}
-		raised, err := l.askForIncrease(ctx, l.budget.Status(limit))
-		l.budgetSpent = !raised
-		if err != nil || l.budgetSpent {
+		if err := l.askForIncrease(ctx, limit); err != nil || l.budgetSpent {
 			return err
 		}
 	}
@@ -279,46 +274,50 @@ func (l *loop) operatorLimit(name string) float64 {
 	return l.agent.budgetLimits(l.run.req.namedAgent).ByName()[name]
 }
 
-// askForIncrease asks the run's owner to raise the limit that was reached, and blocks until the question is resolved.
-// If the owner agrees, it raises the limit and returns true. raised is false if the owner refuses or does not answer in
-// time. No call may be in flight, because the question may suspend the run. The error is the cause of ctx, or that of
-// askOwner.
-func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raised bool, _ error) {
+// askForIncrease asks the run's owner to raise the limit called name, and blocks until the question is resolved. If the
+// owner agrees, it raises the limit. If the owner refuses or does not answer in time, it sets budgetSpent. No call may
+// be in flight, because the question may suspend the run. The error is the cause of ctx, or comes from the log.
+func (l *loop) askForIncrease(ctx context.Context, name string) error {
+	limit := l.budget.Status(name)
 	s := &l.run.suspension
-	s.beginTurn(ctx, []*call{{}}) // a call without an id represents the run, so that the question can suspend it
+	s.beginCalls(ctx, runQuestion) // the run waits as if one of its calls asked the question, and so can be suspended
 	res, err := l.askOwner(ctx, event.Interrupt{
-		Kind: event.KindBudget, Limit: reached.Name, Used: reached.Used, Max: reached.Max,
-		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(reached.Used), formatNumber(reached.Max), reached.Name),
+		Kind: event.KindBudget, Limit: name, Used: limit.Used, Max: limit.Max,
+		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(limit.Used), formatNumber(limit.Max), name),
 	})
-	err = errors.Join(err, s.endCall(""))
+	err = errors.Join(err, s.endCall(runQuestion))
 	if cause := context.Cause(ctx); cause != nil {
-		return false, cause
+		return cause
 	}
-	if err != nil || !res.isApproved() {
-		return false, err
+	if err != nil {
+		return err
 	}
-	limit := res.raisedLimit(reached.Max, l.operatorLimit(reached.Name))
-	l.budget.Raise(reached.Name, limit)
-	if reached.Name == "seconds" {
-		l.run.clock.Raise(limit, l.run.out)
+	if !res.isApproved() {
+		l.budgetSpent = true
+		return nil
 	}
-	return true, nil
+	raised := res.raisedLimit(limit.Max, l.operatorLimit(name))
+	l.budget.Raise(name, raised)
+	if name == "seconds" {
+		l.run.clock.Raise(raised, l.run.out)
+	}
+	return nil
 }
 
-// applyRaised raises the limits that the log says were raised during a replayed step.
-func (l *loop) applyRaised(raised []event.BudgetResolved) {
-	for _, r := range raised {
-		l.budget.Raise(r.Limit, r.Max)
+// repeatIncreases raises the limits that people raised during a replayed step. increases are their answers.
+func (l *loop) repeatIncreases(increases []event.BudgetResolved) {
+	for _, increase := range increases {
+		l.budget.Raise(increase.Limit, increase.Max)
 	}
 }
 
 // reserveConversation sets the run's counted memory to what the run holds between two turns: its request, and the
 // messages after the question. This corrects the count, which only grows during a turn.
 func (l *loop) reserveConversation() {
-	n := l.run.req.size()
-	ownMessages := min(l.historyLen+2, len(l.messages)) // up to and including the question, which req.size counts
-	for _, m := range l.messages[ownMessages:] {
-		n += len(m.Text) + mediaSize(m.Media)
+	held := l.run.req.size()
+	fromRequest := min(1+l.historyLen+1, len(l.messages)) // the system prompt, the history and the question
+	for _, m := range l.messages[fromRequest:] {
+		held += len(m.Text) + mediaSize(m.Media)
 	}
-	l.run.reserveMemory(n - int(l.run.textBytes.Load()))
+	l.run.reserveMemory(held - int(l.run.textBytes.Load()))
 }

@@ -44,8 +44,8 @@ func safeToolName(name string) string {
 	return b.String()
 }
 
-// reserveStep is how many bytes of an answer reservePiece collects before it counts them as memory.
-const reserveStep = 16 << 10
+// reserveBatch is how many bytes of an answer reserveText collects before it counts them as memory.
+const reserveBatch = 16 << 10
 
 // errOutputCut ends an answer that exceeds its token limit or repeats itself.
 var errOutputCut = errors.New("the model's answer was cut")
@@ -63,8 +63,8 @@ const maxTrimTries = 4
 // events or notes.
 func (l *loop) modelTurn(ctx context.Context, turn int, final bool) (modelReply, error) {
 	tools := l.offeredTools(final)
-	if s := l.replayed.Step(l.step + 1); s != nil {
-		return l.restoreStep(s, tools), nil
+	if step := l.replayed.Step(l.step + 1); step != nil {
+		return l.restoreStep(step, tools), nil
 	}
 	if err := l.trimToWindow(ctx, tools); err != nil {
 		return modelReply{}, err
@@ -138,11 +138,11 @@ func (s *modelStream) askTrimmed(ctx context.Context, turn int) error {
 		if err == nil || try == maxTrimTries || hasOutput {
 			return err
 		}
-		retry, retryErr := s.retryTrimmed(ctx, err, s.finalTurn)
-		if retryErr != nil {
-			return retryErr
+		mayRetry, trimErr := s.shortenRefused(ctx, err, s.finalTurn)
+		if trimErr != nil {
+			return trimErr
 		}
-		if !retry {
+		if !mayRetry {
 			return err
 		}
 	}
@@ -204,28 +204,28 @@ func (s *modelStream) countCutAnswer(ctx context.Context) {
 	if s.usageSeen || s.output == nil || s.output.Tokens() == 0 {
 		return
 	}
-	u := event.Usage{InputTokens: s.window.PromptTokens(), OutputTokens: s.output.Tokens()}
-	u.TotalTokens = u.InputTokens + u.OutputTokens
-	s.addUsage(u)
-	s.countModelCall(context.WithoutCancel(ctx), u)
+	estimate := event.Usage{InputTokens: s.window.PromptTokens(), OutputTokens: s.output.Tokens()}
+	estimate.TotalTokens = estimate.InputTokens + estimate.OutputTokens
+	s.addUsage(estimate)
+	s.countModelCall(context.WithoutCancel(ctx), estimate)
 }
 
-// reservePiece counts piece as memory of the run. To call run.reserveMemory less often, it first collects reserveStep
-// bytes.
-func (s *modelStream) reservePiece(piece string) {
+// reserveText counts a piece of the answer as memory of the run. It does so in batches of reserveBatch bytes.
+func (s *modelStream) reserveText(piece string) {
 	s.uncounted += len(piece)
-	if s.uncounted >= reserveStep {
+	if s.uncounted >= reserveBatch {
 		s.run.reserveMemory(s.uncounted)
 		s.uncounted = 0
 	}
 }
 
-// cutAfter returns err or, if err is nil and cut is true, errOutputCut. The piece before the cut is already appended.
-func cutAfter(cut bool, err error) error {
-	if err == nil && cut {
+// errorOrCut returns the result of appending a piece of an answer: appendErr or, if that is nil and the answer must be
+// cut after this piece, errOutputCut.
+func errorOrCut(appendErr error, mustCut bool) error {
+	if appendErr == nil && mustCut {
 		return errOutputCut
 	}
-	return err
+	return appendErr
 }
 
 // countUsage adds the usage that the provider reports to the run's metadata, the metrics and the use of the caller's
@@ -242,19 +242,19 @@ func (s *modelStream) countUsage(ctx context.Context, used llm.Usage) {
 func (s *modelStream) appendPart(ctx context.Context, part llm.Part) error {
 	switch p := part.(type) {
 	case llm.Text:
-		delta, cut := s.output.Add(p.Delta)
-		s.reservePiece(delta)
+		delta, mustCut := s.output.Add(p.Delta)
+		s.reserveText(delta)
 		if s.loop.output != nil {
 			delta = s.fence.Add(delta)
 		}
-		return cutAfter(cut, s.appendText(ctx, delta))
+		return errorOrCut(s.appendText(ctx, delta), mustCut)
 	case llm.Reasoning:
 		if err := s.endText(ctx); err != nil {
 			return err
 		}
-		delta, cut := s.output.Add(p.Delta)
-		s.reservePiece(delta)
-		return cutAfter(cut, s.appendDelta(ctx, "reasoning", delta))
+		delta, mustCut := s.output.Add(p.Delta)
+		s.reserveText(delta)
+		return errorOrCut(s.appendDelta(ctx, "reasoning", delta), mustCut)
 	case llm.ToolCallStart:
 		return s.startCall(ctx, p.Index, p.ID, p.Name)
 	case llm.ToolCallArgs:
@@ -283,12 +283,12 @@ func (s *modelStream) appendArgs(ctx context.Context, piece llm.ToolCallArgs) er
 	if c == nil {
 		return nil
 	}
-	delta, cut := s.output.Add(piece.Delta)
-	s.reservePiece(delta)
+	delta, mustCut := s.output.Add(piece.Delta)
+	s.reserveText(delta)
 	if unparsed := s.unparsed[piece.Index]; unparsed != nil {
 		unparsed.WriteString(delta)
 	}
-	return cutAfter(cut, s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: delta}))
+	return errorOrCut(s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: delta}), mustCut)
 }
 
 // appendText appends a piece of the answer's text. It ignores "", which the fence returns while it holds back text.
@@ -355,7 +355,7 @@ func (s *modelStream) startCall(ctx context.Context, index int, id, name string)
 	}
 	s.recordFirstOutput(ctx)
 	name = safeToolName(name)
-	c := &call{Call: event.Call{CallID: s.uniqueCallID(id), Tool: name, Server: s.tools[name].Server}}
+	c := &call{Call: event.Call{CallID: s.reserveCallID(id), Tool: name, Server: s.tools[name].Server}}
 	c.byClient = !s.finalTurn && s.isClientTool(name)
 	s.byIndex[index] = c
 	s.unparsed[index] = new(strings.Builder)
@@ -377,11 +377,12 @@ func (s *modelStream) completeCall(ctx context.Context, call llm.ToolCall) error
 	return s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()})
 }
 
-// uniqueCallID returns the provider's id for a call. It adds a suffix if the id is empty or an earlier call of the
-// conversation has it, since some providers count their calls from 0 in every answer. It reserves the returned id.
-func (l *loop) uniqueCallID(id string) string {
+// reserveCallID returns a unique id for a call, and adds it to l.callIDs. The id is the provider's, with a suffix if
+// that is empty or an earlier call of the conversation has it, since some providers count their calls from 0 in every
+// answer.
+func (l *loop) reserveCallID(id string) string {
 	unique := id
-	for n := 2; l.callIDs[unique] || unique == ""; n++ {
+	for n := 2; unique == "" || l.callIDs[unique]; n++ {
 		unique = fmt.Sprintf("%s_%d", id, n)
 	}
 	l.callIDs[unique] = true
@@ -396,9 +397,9 @@ func (s *modelStream) recordFirstOutput(ctx context.Context) {
 	}
 }
 
-// trimToWindow shortens the conversation before a request with tools, so that it fits the model's context window and
-// the provider does not refuse it. The first time that it removes something, it appends a budget event. It returns an
-// *llm.Error if the conversation does not fit even with everything removed that may be.
+// trimToWindow shortens the conversation before a request that offers tools, so that it fits the model's context window
+// and the provider does not refuse it. The first time in the run that it removes something, it appends a budget event.
+// It returns an *llm.Error if the conversation does not fit even with everything removed that may be.
 func (l *loop) trimToWindow(ctx context.Context, tools []llm.Tool) error {
 	trimmed := l.trimSilently(tools)
 	if !trimmed.Trimmed {
@@ -436,10 +437,10 @@ func (l *loop) reportTrimmed(ctx context.Context, trimmed window.Result) error {
 	return l.run.out.Append(ctx, event.Budget{Limit: "context_tokens", Used: float64(trimmed.Before), Max: float64(max(trimmed.Limit, 1))})
 }
 
-// retryTrimmed shortens the conversation, the answer or the list of tools after the provider refused a request as too
-// long. It returns true if the next request will be shorter, and false if nothing can be shortened or refused is
+// shortenRefused shortens the conversation, the answer or the list of tools after the provider refused a request as too
+// long. mayRetry is true if the next request will be shorter, and false if nothing can be shortened or refused is
 // another error. final means that the model is offered no tools. The error comes from the system prompt or the log.
-func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (retry bool, _ error) {
+func (l *loop) shortenRefused(ctx context.Context, refused error, final bool) (mayRetry bool, _ error) {
 	modelErr, isModelErr := errors.AsType[*llm.Error](refused)
 	if !isModelErr || modelErr.Kind != llm.TooLarge {
 		return false, nil
@@ -458,13 +459,14 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (ret
 	conversation := l.windowConversation(l.offeredTools(final))
 	refusal := window.Refusal{Window: modelErr.ContextTokens, Prompt: modelErr.PromptTokens}
 	trimmed := l.window.TrimRefused(conversation, refusal)
-	if !trimmed.Trimmed { // no message can be left out
-		changed := l.answerTokens(final) != answerBefore || len(l.offeredTools(final)) != toolsBefore
-		return changed && !trimmed.TooLarge, nil
+	if trimmed.Trimmed {
+		l.messages = conversation.Messages
+		l.historyLen = conversation.History
+		return true, l.reportTrimmed(ctx, trimmed)
 	}
-	l.messages = conversation.Messages
-	l.historyLen = conversation.History
-	return true, l.reportTrimmed(ctx, trimmed)
+	isAnswerChanged := l.answerTokens(final) != answerBefore // no message can be left out, but the answer may be shorter
+	areToolsChanged := len(l.offeredTools(final)) != toolsBefore
+	return (isAnswerChanged || areToolsChanged) && !trimmed.TooLarge, nil
 }
 
 // learnSizes stores what the provider said when it refused a prompt as too long. The size of the model's window is kept

@@ -33,8 +33,7 @@ type metrics struct {
 	streams    metric.Int64UpDownCounter
 	firstEvent metric.Float64Histogram
 	tools      metric.Float64Histogram
-	toolNames  *toolSeries              // decides which time series contain the tool's name
-	endLabels  map[event.Type]endLabels // labels for ends without an error code, made only once
+	toolNames  *toolSeries // decides which time series contain the tool's name
 }
 
 // endLabels holds the labels of an ended run.
@@ -83,13 +82,7 @@ func newMetrics(meter metric.Meter, hasCostClaim bool) (metrics, error) {
 	if hasCostClaim {
 		limit = maxToolSeriesByClaim
 	}
-	out := metrics{
-		toolNames: &toolSeries{limit: limit, named: make(map[[3]string]bool), byServer: make(map[string]int)},
-		endLabels: make(map[event.Type]endLabels),
-	}
-	for _, end := range []event.Body{event.FinalAnswer{}, event.Cancelled{}} {
-		out.endLabels[end.Type()] = newEndLabels(end)
-	}
+	out := metrics{toolNames: &toolSeries{limit: limit, named: make(map[[3]string]bool), byServer: make(map[string]int)}}
 	var errs [7]error
 	out.runs, errs[0] = meter.Int64Counter("answerd.runs",
 		metric.WithUnit("{run}"), metric.WithDescription("Runs that ended, by outcome."))
@@ -147,10 +140,7 @@ func newEndLabels(end event.Body) endLabels {
 // countRunEnd counts a run whose terminal event this process appended; took is the run's duration. If another process
 // continues a run, that process counts it.
 func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Duration) {
-	labels, known := m.endLabels[end.Type()]
-	if !known {
-		labels = newEndLabels(end)
-	}
+	labels := newEndLabels(end)
 	m.active.Add(ctx, -1)
 	m.runs.Add(ctx, 1, labels.withCode)
 	m.duration.Record(ctx, took.Seconds(), labels.withoutCode)
@@ -182,10 +172,8 @@ func (l *loop) logEnd(ctx context.Context, end event.Body) {
 		slog.Int64("input_tokens", used.InputTokens), slog.Int64("output_tokens", used.OutputTokens), slog.Int64("total_tokens", used.TotalTokens),
 		slog.Int64("duration_ms", time.Since(l.started).Milliseconds()),
 	}
-	if l.budget != nil { // nil if the run could not be prepared
-		if cost := l.cost(); cost != nil {
-			attrs = append(attrs, slog.Float64("cost", *cost))
-		}
+	if cost := l.cost(); cost != nil {
+		attrs = append(attrs, slog.Float64("cost", *cost))
 	}
 	if failed, ok := end.(event.RunError); ok {
 		attrs = append(attrs, slog.String("code", failed.Code))
@@ -317,10 +305,8 @@ func (a *Agent) startRunSpan(r *run) context.Context {
 // recordRunEnd records in the run's span how the run ended and what it cost. It leaves out tokens: the spans of the
 // model calls have them, and backends that add up all spans would count them twice.
 func (a *Agent) recordRunEnd(span trace.Span, l *loop, end event.Body) {
-	if l.budget != nil { // nil if the run could not be prepared
-		if cost := l.cost(); cost != nil {
-			span.SetAttributes(attribute.Float64("answerd.cost", *cost))
-		}
+	if cost := l.cost(); cost != nil {
+		span.SetAttributes(attribute.Float64("answerd.cost", *cost))
 	}
 	switch end := end.(type) {
 	case event.RunError:
@@ -340,13 +326,13 @@ func (a *Agent) recordCallContent(span trace.Span, exec *toolExecution, outcome 
 	if !a.TraceContent || !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(genai.Arguments(exec.argsAsWritten()))
-	switch {
-	case outcome.errorEvent != nil:
-		span.SetAttributes(genai.Result(outcome.errorEvent.Payload))
-	case outcome.resultEvent != nil:
-		span.SetAttributes(genai.Result(string(outcome.resultEvent.Payload)))
+	var text string
+	if outcome.errorEvent != nil {
+		text = outcome.errorEvent.Payload
+	} else {
+		text = string(outcome.resultEvent.Payload)
 	}
+	span.SetAttributes(genai.Arguments(exec.argsAsWritten()), genai.Result(text))
 }
 
 // recordBeginning stores what the run's export needs but its events do not contain. If that fails, it logs a warning,
@@ -370,8 +356,7 @@ func (l *loop) recordBeginning(ctx context.Context) {
 		beginning.Offered = append(beginning.Offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
 	}
 	if err := l.agent.recorder.Begin(ctx, l.run.ID, beginning); err != nil && ctx.Err() == nil {
-		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the export of a run will not be complete",
-			slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
+		l.agent.Logger.WarnContext(ctx, "the export of a run will not be complete", "run_id", l.run.ID, "error", err.Error())
 	}
 }
 
@@ -387,8 +372,7 @@ func (s *modelStream) recordRequest(ctx context.Context, request llm.Request) {
 		attempt = s.run.job.Attempt()
 	}
 	if err := s.agent.recorder.AddRequest(ctx, s.run.ID, s.step, s.requestCount, attempt, request); err != nil && ctx.Err() == nil {
-		s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "a model request is not recorded",
-			slog.String("run_id", s.run.ID), slog.String("error", err.Error()))
+		s.agent.Logger.WarnContext(ctx, "a model request is not recorded", "run_id", s.run.ID, "error", err.Error())
 	}
 }
 
@@ -412,25 +396,19 @@ func (r *Request) forExport() export.Request {
 
 // settingsForExport returns the settings of the service, agent and model that a rerun needs.
 func (l *loop) settingsForExport() export.Settings {
-	a, named, p := l.agent, l.run.req.namedAgent, l.profile
-	source := named.prompt.Options()
+	agent, profile := l.run.req.namedAgent, l.profile
+	template := agent.prompt.Options()
 	return export.Settings{
-		Agent: named.exported,
+		Agent: agent.exported,
 		Prompt: export.Template{
-			Template:     source.Template,
-			Username:     source.Username,
-			Timezone:     source.Location.String(),
-			Instructions: l.instructions,
+			Template: template.Template, Username: template.Username, Timezone: template.Location.String(), Instructions: l.instructions,
 		},
-		Budget: export.Budget(a.budgetLimits(named)), Search: export.Search(a.ToolSearch), Output: a.MaxOutputTokens,
+		Budget: export.Budget(l.agent.budgetLimits(agent)),
+		Search: export.Search(l.agent.ToolSearch),
+		Output: l.agent.MaxOutputTokens,
 		Model: export.Model{
-			ID:              p.ID,
-			ContextTokens:   l.window.Size(),
-			MaxOutputTokens: p.MaxOutputTokens,
-			Images:          p.Images,
-			Audio:           p.Audio,
-			PDF:             p.PDF,
-			Price:           p.Price,
+			ID: profile.ID, ContextTokens: l.window.Size(), MaxOutputTokens: profile.MaxOutputTokens,
+			Images: profile.Images, Audio: profile.Audio, PDF: profile.PDF, Price: profile.Price,
 		},
 	}
 }

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 
-	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
-	"answerd/internal/mcp/catalog"
 )
 
 // authorizeCall refuses a call that the access rules do not allow at this moment; they may have changed since the tool
@@ -75,14 +73,14 @@ func (a *Agent) requireApproval(ctx context.Context, exec *toolExecution) error 
 // the call was approved. The approval covers only this call, the version of the tool that the person was shown, and the
 // arguments that the person was shown or entered instead (exec.args).
 func (l *loop) askApproval(ctx context.Context, exec *toolExecution) error {
-	rec := event.Interrupt{
+	question := event.Interrupt{
 		Kind: event.KindApproval, Call: exec.Call, Message: fmt.Sprintf("Allow the call of %s on the MCP server %s?", exec.Tool, exec.Server),
 		Args: exec.args, ArgsSHA256: argsDigest(exec.args), ToolVersion: exec.tool.Version(),
 	}
 	if c := l.replayed.Call(exec.CallID); c != nil && c.Approval != nil {
-		rec.ToolVersion = c.Approval.ToolVersion // the version that the person was shown
+		question.ToolVersion = c.Approval.ToolVersion // the version that the person was shown
 	}
-	res, err := l.askOwner(ctx, rec)
+	res, err := l.askOwner(ctx, question)
 	if err != nil {
 		return err
 	}
@@ -94,12 +92,13 @@ func (l *loop) askApproval(ctx context.Context, exec *toolExecution) error {
 		return exec.failure(mcp.Denied, res.refusalMessage())
 	}
 	if res.Args != nil && !bytes.Equal(res.Args, exec.args) {
-		exec.args, exec.edited = res.Args, true
+		exec.args = res.Args
+		exec.edited = true
 		if err := l.agent.recheckEditedArgs(ctx, exec); err != nil {
 			return err
 		}
 	}
-	exec.approvedVersion = rec.ToolVersion
+	exec.approvedVersion = question.ToolVersion
 	exec.decision = decision{verdict: approved, by: res.by.Subject, edited: exec.edited}
 	return nil
 }
@@ -128,12 +127,6 @@ func (a *Agent) repeatDenial(_ context.Context, exec *toolExecution) error {
 	}
 	exec.decision = decision{verdict: denied, reason: "recorded"}
 	return exec.failure(mcp.Denied, inRecording.Denied)
-}
-
-// mayUse reports whether the access rules now let caller use tool.
-func (a *Agent) mayUse(caller auth.Identity, tool catalog.Tool) bool {
-	_, ok := a.Rules.Of(caller).AllowsTool(tool.Server, tool.Name)
-	return ok
 }
 
 // currentToolName returns the unique name that the catalog now has for the call's tool. The name may have changed since

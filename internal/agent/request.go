@@ -250,8 +250,8 @@ func (r *Request) AddClientTool(tool ClientTool) *InvalidError {
 	return nil
 }
 
-// AllowOnly restricts the tools that the model may call to names: it removes all other ClientTools, and sets AllowedTools
-// to the names that no client tool has. All names must be valid (IsToolName).
+// AllowOnly restricts the tools that the model may call to names: it removes all other ClientTools, and sets
+// AllowedTools to the names that no client tool has. All names must be valid (IsToolName).
 func (r *Request) AllowOnly(names []string) {
 	r.AllowedTools = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return slices.ContainsFunc(r.ClientTools, func(t ClientTool) bool { return t.Name == name })
@@ -426,14 +426,6 @@ type parentCall struct {
 	Run   string `json:"run,omitempty"`   // the parent run; "" if the run is not a child run
 	Call  string `json:"call,omitempty"`  // the id of the call in the parent run
 	Level int    `json:"level,omitempty"` // how many runs are above this one, counting indirect parents
-}
-
-// nextHops returns how many agents, including this one, the question has passed through when the call arrives.
-func (exec *toolExecution) nextHops() int {
-	if exec.loop == nil {
-		return 1
-	}
-	return exec.loop.run.req.Hops + 1
 }
 
 // questionText returns the question's text. If the request has no question, because its history ends with results of

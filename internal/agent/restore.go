@@ -60,26 +60,23 @@ func (l *loop) restoredEnd() (event.Body, error) {
 	if state == nil {
 		return nil, nil
 	}
-	if state.End != nil {
-		return state.End, nil
+	if state.End == nil && state.Abort != nil {
+		return nil, &abortError{reason: state.Abort.Reason, withheld: state.Abort.Withheld}
 	}
-	if abort := state.Abort; abort != nil {
-		return nil, &abortError{reason: abort.Reason, withheld: abort.Withheld}
-	}
-	return nil, nil
+	return state.End, nil
 }
 
 // restoreStep returns the model's answer for a step that is in the log, without a model call, and updates the loop as
 // the model call did. tools are the tools that the model was offered.
-func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
+func (l *loop) restoreStep(step *replay.Step, tools []llm.Tool) modelReply {
 	l.trimSilently(tools)
 	l.step++
-	l.preferredModel = cmp.Or(s.Model, l.preferredModel)
+	l.preferredModel = cmp.Or(step.Model, l.preferredModel)
 	l.usePriceOf(l.preferredModel)
-	l.addUsage(s.Usage)
-	l.metadata.UpstreamModel = cmp.Or(s.Upstream, l.metadata.UpstreamModel)
-	reply := modelReply{text: s.Text, usage: s.Usage, finish: s.FinishReason, extensions: l.restoreExtensions(s.Extensions)}
-	for _, c := range s.Calls {
+	l.addUsage(step.Usage)
+	l.metadata.UpstreamModel = cmp.Or(step.Upstream, l.metadata.UpstreamModel)
+	reply := modelReply{text: step.Text, usage: step.Usage, finish: step.FinishReason, extensions: l.restoreExtensions(step.Extensions)}
+	for _, c := range step.Calls {
 		reply.calls = append(reply.calls, restoreCall(c))
 	}
 	return reply
@@ -125,7 +122,7 @@ func (l *loop) writeExtensions(ctx context.Context, extensions *llm.Extensions) 
 	return nil
 }
 
-// maxExtensionPiece is how many bytes of the extensions fit into one note.
+// maxExtensionPiece is how many bytes of the extensions one note has. It leaves 64 bytes for the word before.
 const maxExtensionPiece = event.MaxNote - 64
 
 // restoreExtensions decodes text, which writeExtensions stored in notes, and sets preferredModel to the model whose
@@ -162,8 +159,9 @@ func restoreCall(replayedCall *replay.Call) *call {
 // appendStepStart appends step_reset instead, which tells readers to discard the step's output so far; the step then
 // runs again.
 func (l *loop) appendStepStart(ctx context.Context) error {
-	if l.replayed != nil && l.step == len(l.replayed.Steps) {
-		// Steps includes the step that was begun but not ended; all steps before it have been restored.
+	// Steps includes the step that was begun but not ended; all steps before it have been restored.
+	wasBegun := l.replayed != nil && l.step == len(l.replayed.Steps)
+	if wasBegun {
 		return l.run.out.Append(ctx, event.StepReset{Step: l.step, Reason: "takeover"})
 	}
 	start := event.StepStart{Step: l.step}
@@ -174,20 +172,18 @@ func (l *loop) appendStepStart(ctx context.Context) error {
 }
 
 // restoreCalls sets the outcomes of the turn's calls that ended in earlier processes, and charges the budget for calls
-// that were sent there. It returns the other calls, which must still be made or refused. They include calls that were
-// sent but have no outcome: executeToolCall refuses those, since it is unknown whether they were executed, or continues
-// them with their pending input or child.
-func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callOutcome) (remaining []*call) {
+// that were sent there. It returns the ids of the other calls, which must still be made or refused. They include calls
+// that were sent but have no outcome: executeToolCall refuses those, since it is unknown whether they were executed, or
+// continues them with their pending input or child.
+func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callOutcome) (remaining []string) {
 	l.budget.BeginTurn(len(calls))
 	for i, c := range calls {
 		earlier := l.replayed.Call(c.CallID)
-		if earlier == nil {
-			remaining = append(remaining, c)
-			continue
+		if earlier != nil {
+			l.restoreCharge(i, c, earlier)
 		}
-		l.restoreCharge(i, c, earlier)
-		if earlier.End == nil {
-			remaining = append(remaining, c)
+		if earlier == nil || earlier.End == nil {
+			remaining = append(remaining, c.CallID)
 			continue
 		}
 		outcomes[i] = l.restoreOutcome(ctx, earlier)
@@ -196,8 +192,8 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 			c.foundTools = toolsearch.FoundNames(result.Structured)
 		}
 	}
-	if s := l.replayed.Step(l.step); s != nil {
-		l.budget.RestoreSampled(s.Sampled)
+	if step := l.replayed.Step(l.step); step != nil {
+		l.budget.RestoreSampled(step.Sampled)
 	}
 	return remaining
 }
@@ -220,23 +216,29 @@ func (l *loop) restoreCharge(index int, c *call, earlier *replay.Call) {
 	// tool was executed, which means that it succeeded or refused its arguments itself.
 	_, succeeded := earlier.End.(event.ToolResult)
 	failed, _ := earlier.End.(event.ToolError) // the zero value for any other end
-	searched := l.isSearch(c) && succeeded
-	isOwn := l.isSearch(c) || hasAskTool(l.askTools, c.Tool)
-	refusedArgs := isOwn && c.args != nil && failed.Kind == string(mcp.InvalidArguments)
-	l.budget.RestoreCall(index, wasSent || searched || refusedArgs)
+	searchSucceeded := l.isSearch(c) && succeeded
+	isBuiltin := l.isSearch(c) || hasAskTool(l.askTools, c.Tool)
+	builtinRefusedArgs := isBuiltin && c.args != nil && failed.Kind == string(mcp.InvalidArguments)
+	wasCharged := wasSent || searchSucceeded || builtinRefusedArgs
+	l.budget.RestoreCall(index, wasCharged)
 }
 
-// restoreArgs sets the arguments that an ended call was made with, and whether a person had changed them.
+// restoreArgs sets the arguments that an ended call was made with, and whether a person had changed them. The event of
+// a failed call may lack the arguments. Then they are those that the person entered, or else those that the model
+// wrote.
 func (l *loop) restoreArgs(c *call, earlier *replay.Call) {
 	approved, edited := l.approvedArgs(earlier)
 	switch end := earlier.End.(type) {
 	case event.ToolResult:
-		c.args, c.edited = end.Args, edited
+		c.args = end.Args
+		c.edited = edited
 	case event.ToolError:
-		if end.Args != nil {
-			c.args, c.edited = end.Args, edited
-		} else if edited {
-			c.args, c.edited = approved, true
+		c.edited = edited
+		switch {
+		case end.Args != nil:
+			c.args = end.Args
+		case edited:
+			c.args = approved
 		}
 	}
 }
@@ -310,16 +312,16 @@ func (l *loop) approvedArgs(replayedCall *replay.Call) (args jsonText, edited bo
 	return res.Args, string(res.Args) != string(replayedCall.Approval.Args)
 }
 
-// replayedQuestion looks for wanted, a question that this process is about to ask, among the questions that earlier
+// takeReplayedQuestion looks for wanted, a question that this process is about to ask, among the questions that earlier
 // processes asked. It returns open if the question still waits for an answer, and resolved if it was resolved. Both are
-// nil if this process must ask it. If an approval was asked for other arguments than the call has now, replayedQuestion
-// withdraws it.
+// nil if this process must ask it. If an approval was asked for other arguments than the call has now,
+// takeReplayedQuestion withdraws it.
 //
 // Each open question is returned only once: it is then removed from the replayed state, or marked there.
 // withdrawQuestions withdraws the questions of a call that are still there when the call ends.
-func (l *loop) replayedQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
+func (l *loop) takeReplayedQuestion(ctx context.Context, wanted event.Interrupt) (open *interrupt, resolved *resolution, _ error) {
 	if wanted.Kind == event.KindBudget {
-		open, resolved = l.replayedBudgetQuestion(wanted.Limit)
+		open, resolved = l.takeBudgetQuestion(wanted.Limit)
 		return open, resolved, nil
 	}
 	call := l.replayed.Call(wanted.CallID)
@@ -327,11 +329,11 @@ func (l *loop) replayedQuestion(ctx context.Context, wanted event.Interrupt) (op
 		return nil, nil, nil // the earlier process did not begin the call
 	}
 	if wanted.ChildRunID != "" {
-		open, resolved = l.replayedRelay(call, wanted.ID)
+		open, resolved = l.takeRelayedQuestion(call, wanted.ID)
 		return open, resolved, nil
 	}
 	if wanted.Kind == event.KindElicitation {
-		open, resolved = l.replayedElicitation(call, wanted.ID)
+		open, resolved = l.takeElicitation(call, wanted.ID)
 		return open, resolved, nil
 	}
 	approval := call.Approval
@@ -355,28 +357,28 @@ func reopenedInterrupt(asked event.Interrupt) *interrupt {
 	return question
 }
 
-// replayedElicitation looks for a question that an earlier process asked on behalf of the call's server. Its results
-// are as for replayedQuestion. A resolution has the action from the event and the content from the stored input.
-func (l *loop) replayedElicitation(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
+// takeElicitation looks for a question that an earlier process asked on behalf of the call's server. Its results
+// are as for takeReplayedQuestion. A resolution has the action from the event and the content from the stored input.
+func (l *loop) takeElicitation(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
 	if elicited, resolved := replayedCall.Elicited[id]; resolved {
 		answer := decodeInput(id, l.replayed.Inputs[id])
 		answer.Action = elicited.Action
 		answer.unanswered = nil
 		return nil, &answer
 	}
-	for n, open := range replayedCall.Elicitations {
+	for i, open := range replayedCall.Elicitations {
 		if open.ID == id {
-			replayedCall.Elicitations = slices.Delete(replayedCall.Elicitations, n, n+1)
+			replayedCall.Elicitations = slices.Delete(replayedCall.Elicitations, i, i+1)
 			return reopenedInterrupt(open), nil
 		}
 	}
 	return nil, nil
 }
 
-// replayedBudgetQuestion looks for an earlier question about raising limit after the current step. Its results are as
-// for replayedQuestion. If the limit was not raised, the question counts as withdrawn, so that the run does not ask
+// takeBudgetQuestion looks for an earlier question about raising limit after the current step. Its results are as
+// for takeReplayedQuestion. If the limit was not raised, the question counts as withdrawn, so that the run does not ask
 // again.
-func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
+func (l *loop) takeBudgetQuestion(limit string) (*interrupt, *resolution) {
 	if l.replayed == nil {
 		return nil, nil
 	}
@@ -384,7 +386,7 @@ func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 		l.replayed.BudgetQuestion = nil
 		return reopenedInterrupt(*asked), nil
 	}
-	if s := l.replayed.Step(l.step); s != nil && s.RefusedLimit == limit {
+	if step := l.replayed.Step(l.step); step != nil && step.RefusedLimit == limit {
 		return nil, &resolution{unanswered: errWithdrawn}
 	}
 	return nil, nil
@@ -414,6 +416,16 @@ func (l *loop) withdrawQuestions(ctx context.Context, replayedCall *replay.Call,
 	return nil
 }
 
+// withdrawRestored appends the event that withdraws a question which another process asked and this one did not open
+// again. If the run is suspended, it then resumes the run. An error comes from the log.
+func (s *suspension) withdrawRestored(ctx context.Context, question event.Interrupt) error {
+	withdrawn := newInterrupt(question).resolvedEvent(resolution{unanswered: errWithdrawn})
+	if err := s.run.awaitOrder(ctx, withdrawn); err != nil {
+		return err
+	}
+	return s.appendAndResume(ctx, withdrawn)
+}
+
 // takeOpenQuestions removes the open questions from replayedCall, or marks them as resolved there, and returns them. It
 // leaves elicitations and the child's questions alone if keep lists their ids.
 func takeOpenQuestions(replayedCall *replay.Call, keep []string) (taken []event.Interrupt) {
@@ -439,20 +451,17 @@ func takeOpenQuestions(replayedCall *replay.Call, keep []string) (taken []event.
 	return taken
 }
 
-// replayedRelay looks for a child run's question that an earlier process forwarded. Its results are as for
-// replayedQuestion. A resolved question without a stored input counts as expired.
-func (l *loop) replayedRelay(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
-	q := replayedCall.RelayedQuestion(id)
-	switch {
-	case q == nil:
+// takeRelayedQuestion looks for a child run's question that an earlier process forwarded. Its results are as for
+// takeReplayedQuestion. A resolved question without a stored input counts as expired.
+func (l *loop) takeRelayedQuestion(replayedCall *replay.Call, id string) (*interrupt, *resolution) {
+	question := replayedCall.RelayedQuestion(id)
+	if question == nil {
 		return nil, nil
-	case !q.Resolved:
-		q.Reopened = true
-		return reopenedInterrupt(q.Interrupt), nil
 	}
-	res := resolution{unanswered: ErrExpired}
-	if data, given := l.replayed.Inputs[id]; given {
-		res = decodeInput(id, data)
+	if !question.Resolved {
+		question.Reopened = true
+		return reopenedInterrupt(question.Interrupt), nil
 	}
-	return nil, &res
+	answer := decodeInput(id, l.replayed.Inputs[id])
+	return nil, &answer
 }

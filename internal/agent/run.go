@@ -43,12 +43,12 @@ var (
 // Agent.ctx and never from an HTTP request's context, since a run outlives the connection that started it. If the
 // caller of newRun does not execute the run, it must call run.cancel, or the context leaks.
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, req Request) *run {
-	parent = record.WithRun(parent, record.Executing{Run: rec.ID, Parent: req.parent.Run, Call: req.parent.Call})
-	ctx, cancel := context.WithCancelCause(parent)
+	executing := record.Executing{Run: rec.ID, Parent: req.parent.Run, Call: req.parent.Call}
+	ctx, cancel := context.WithCancelCause(record.WithRun(parent, executing))
 	r := &run{Run: rec, caller: caller, req: req, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
 	r.textBytes.Store(int64(req.size()))
 	r.out.Observe(r.threadTurn.Add)
-	r.suspension.run = r
+	r.suspension = suspension{run: r, awaitedChildren: make(map[string]bool), awaitingCharge: make(map[string]bool)}
 	r.inbox = newInbox(r)
 	return r
 }
@@ -109,7 +109,7 @@ func (r *run) reserveMemory(bytes int) {
 func (r *run) appendStart(ctx context.Context) error {
 	return r.out.Append(ctx, event.Start{
 		Question: r.req.questionText(), Model: r.req.Model, ThreadID: r.ThreadID, TraceID: r.TraceID, Metadata: r.req.Metadata,
-		UnavailableServers: r.agent.unavailableServers(r.caller, r.req, false), StructuredOutput: len(r.req.OutputSchema) > 0,
+		UnavailableServers: r.agent.unavailableServers(r.caller, r.req, beforeToolsFor), StructuredOutput: len(r.req.OutputSchema) > 0,
 		Agent: r.Agent, ParentRunID: r.ParentID,
 	})
 }
@@ -146,20 +146,24 @@ func (r *run) writeParts(ctx context.Context, data []byte, words ...any) error {
 	return nil
 }
 
-// appendWait is how long a log repeats an Append while the log's server does not answer.
-const appendWait = 30 * time.Second
+const (
+	appendWait = 30 * time.Second       // how long a log repeats an Append while the log's server does not answer
+	logRetry   = 100 * time.Millisecond // how long awaitLog waits before it repeats a request
+)
 
-// awaitLog calls f again while f returns event.ErrUnavailable, for at most appendWait or until ctx ends. It returns the
-// result of the last call. The log repeats an Append for just as long by itself, but gives up other requests after some
-// seconds. Without awaitLog, such a request would end a run whose events can still be appended.
-func awaitLog(ctx context.Context, f func() error) error {
+// awaitLog calls request, which uses the log, and repeats it while it returns event.ErrUnavailable, for at most
+// appendWait or until ctx ends. It returns the result of the last call. The log repeats an Append for just as long by
+// itself, but gives up other requests after some seconds. Without awaitLog, such a request would end a run whose events
+// can still be appended.
+func awaitLog(ctx context.Context, request func() error) error {
 	deadline := time.Now().Add(appendWait)
 	for {
-		err := f()
-		if !errors.Is(err, event.ErrUnavailable) || ctx.Err() != nil || !time.Now().Before(deadline) {
+		err := request()
+		isOver := ctx.Err() != nil || !time.Now().Before(deadline)
+		if isOver || !errors.Is(err, event.ErrUnavailable) {
 			return err
 		}
-		waitFor(ctx, 100*time.Millisecond)
+		waitFor(ctx, logRetry)
 	}
 }
 
@@ -198,12 +202,9 @@ func (r *run) awaitOrder(ctx context.Context, body event.Body) error {
 // AdvanceClock sets how much time a run has used, in a rerun with a manual clock (recorded.Inputs.ManualClock). It does
 // nothing if this process does not execute the run.
 func (a *Agent) AdvanceClock(run string, used time.Duration) {
-	a.mu.Lock()
-	r := a.active[run]
-	a.mu.Unlock()
-	if r != nil {
+	if r := a.activeRun(run); r != nil {
 		r.clock.Advance(used)
-		_ = r.suspension.recheck() // an error of the log ends the run at its next event
+		_ = r.suspension.suspendAsRecorded() // an error of the log ends the run at its next event
 	}
 }
 
@@ -217,32 +218,34 @@ func (a *Agent) registerChild(r *run) bool {
 	if a.handedOver {
 		return false
 	}
-	slot := a.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
-	r.slot = slot
-	r.memory = slot.Memory
-	a.active[r.ID] = r
+	r.registerOverLimitLocked()
 	a.runs.Add(1)
 	return true
 }
 
-// isActive reports whether this process executes a run.
-func (a *Agent) isActive(id string) bool {
+// registerOverLimitLocked gives the run a slot even if none is free, and registers it in Agent.active. The caller must
+// hold Agent.mu.
+func (r *run) registerOverLimitLocked() {
+	r.slot = r.agent.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
+	r.memory = r.slot.Memory
+	r.agent.active[r.ID] = r
+}
+
+// activeRun returns the run with this id, or nil if this process does not execute it.
+func (a *Agent) activeRun(id string) *run {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.active[id] != nil
+	return a.active[id]
 }
 
 // Cancel cancels a run, whichever process executes it. It does not wait for the terminal event, which usually follows
 // within moments. Cancelling a run that has ended changes nothing and is not an error.
 func (a *Agent) Cancel(ctx context.Context, id string) error {
-	a.mu.Lock()
-	r := a.active[id]
-	a.mu.Unlock()
-	if r != nil {
+	if r := a.activeRun(id); r != nil {
 		r.cancel(errRequested)
-	}
-	if r != nil && !a.Durable {
-		return nil
+		if !a.Durable {
+			return nil
+		}
 	}
 	// Another process may execute the run, or may take it over before its terminal event. That process finds the
 	// cancellation in the log.
@@ -282,12 +285,12 @@ type abortError struct {
 
 func (e *abortError) Error() string { return withReason("a hook ended the run", e.reason) }
 
-// withReason returns what as a sentence, or "what: reason" if reason is not "".
-func withReason(what, reason string) string {
+// withReason returns "statement: reason", or the statement as a sentence if reason is "".
+func withReason(statement, reason string) string {
 	if reason == "" {
-		return what + "."
+		return statement + "."
 	}
-	return what + ": " + reason
+	return statement + ": " + reason
 }
 
 // recoverTo recovers from a panic and stores it in *err. Use it with defer.
@@ -426,7 +429,9 @@ func (w *Reader) Detach() {
 // run needs no reader, has a reader in this process, waits for a person, or already is in a grace period. The caller
 // must hold Agent.mu.
 func (r *run) startGraceLocked(grace time.Duration) {
-	if r.Background || r.graceTimer != nil || r.agent.readers[r.ID] > 0 || r.suspension.openCount.Load() > 0 {
+	hasReader := r.agent.readers[r.ID] > 0
+	waitsForPerson := r.suspension.openCount.Load() > 0
+	if r.Background || hasReader || waitsForPerson || r.graceTimer != nil {
 		return
 	}
 	r.gracePeriods++
@@ -459,9 +464,9 @@ func (a *Agent) awaitReader(r *run) {
 	}
 }
 
-// holdGrace ends the grace period of a run that waits for a person. Until the person answers, only the question's
+// stopGrace ends the grace period of a run that waits for a person. Until the person answers, only the question's
 // expiry limits the wait.
-func (a *Agent) holdGrace(r *run) {
+func (a *Agent) stopGrace(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r.stopGraceLocked()
@@ -479,15 +484,15 @@ func (a *Agent) cancelUnread(r *run, period int) {
 	a.runs.Add(1) // Drain waits for this goroutine too
 	a.mu.Unlock()
 	defer a.runs.Done()
-	readElsewhere := a.Durable && a.Log.HasRemoteReader(r.ctx, r.ID)
+	hasRemoteReader := a.Durable && a.Log.HasRemoteReader(r.ctx, r.ID)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !r.isInGraceLocked(period) {
 		return // while the log was asked, the run ended, or a reader was opened and perhaps closed again
 	}
 	r.graceTimer = nil
-	if readElsewhere {
-		r.startGraceLocked(max(a.DisconnectGrace, time.Second))
+	if hasRemoteReader {
+		r.startGraceLocked(max(a.DisconnectGrace, time.Second)) // not at once, so that the log is not asked all the time
 		return
 	}
 	r.cancel(errAbandoned)

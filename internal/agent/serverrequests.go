@@ -28,44 +28,44 @@ const maxSampled = 128 << 10
 // than maxSampled. Package mcp calls sampleForServer in a goroutine of its own.
 func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mcp.Sample, err error) {
 	defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
-	limit, ok := l.budget.SamplingTokens(sampling.MaxTokens)
-	if !ok || l.callerSpent.Load() != nil {
+	limit, mayAnswer := l.budget.SamplingTokens(sampling.MaxTokens)
+	if !mayAnswer || l.callerSpent.Load() != nil {
 		return mcp.Sample{}, mcp.ErrRefused
 	}
 	request := samplingRequest(l.run.req.Model, limit, sampling)
 	output := budget.NewOutput(0) // counts the answer's tokens; 0 means no limit
-	sample, counted, err := l.readSample(ctx, request, output)
-	// Providers charge for an answer that fails midway, but do not report its usage: estimate it.
-	if tokens := output.Tokens(); err != nil && !counted && tokens > 0 {
-		input := window.MessageTokens(request.Messages)
-		estimate := event.Usage{InputTokens: input, OutputTokens: tokens, TotalTokens: input + tokens}
-		err = errors.Join(err, l.countSampled(context.WithoutCancel(ctx), estimate))
+	sample, isCounted, err := l.readSample(ctx, request, output)
+	if err == nil || isCounted || output.Tokens() == 0 {
+		return sample, err
 	}
-	return sample, err
+	// Providers charge for an answer that fails midway, but do not report its usage: estimate it.
+	estimate := event.Usage{InputTokens: window.MessageTokens(request.Messages), OutputTokens: output.Tokens()}
+	estimate.TotalTokens = estimate.InputTokens + estimate.OutputTokens
+	return mcp.Sample{}, errors.Join(err, l.countSampled(context.WithoutCancel(ctx), estimate))
 }
 
-// readSample sends a sampling request to the model, and returns the answer. It adds the answer to output, and counts
-// the usage that the provider reports; counted says whether it did. With an error, the sample is empty.
-func (l *loop) readSample(ctx context.Context, request llm.Request, output *budget.Output) (_ mcp.Sample, counted bool, _ error) {
+// readSample sends a sampling request to the model, and returns the answer. It adds the answer to output. isCounted is
+// true if the provider reported the usage, which readSample then counts. With an error, the sample is empty.
+func (l *loop) readSample(ctx context.Context, request llm.Request, output *budget.Output) (_ mcp.Sample, isCounted bool, _ error) {
 	var text strings.Builder
 	sample := mcp.Sample{Model: request.Model}
 	for part, err := range l.agent.Model.Stream(ctx, request) {
 		if err != nil {
-			return mcp.Sample{}, counted, err
+			return mcp.Sample{}, isCounted, err
 		}
 		switch p := part.(type) {
 		case llm.Text:
 			text.WriteString(p.Delta)
 			output.Add(p.Delta)
 			if text.Len() > maxSampled {
-				return mcp.Sample{}, counted, errors.New("the model says more than it was allowed")
+				return mcp.Sample{}, isCounted, errors.New("the model says more than it was allowed")
 			}
 		case llm.Reasoning:
 			output.Add(p.Delta)
 		case llm.Usage:
-			counted = true
+			isCounted = true
 			if err := l.countSampled(ctx, event.Usage{InputTokens: p.Input, OutputTokens: p.Output, TotalTokens: p.Total}); err != nil {
-				return mcp.Sample{}, counted, err
+				return mcp.Sample{}, isCounted, err
 			}
 		case llm.Finish:
 			sample.Cut = p.Reason == "length"
@@ -75,7 +75,7 @@ func (l *loop) readSample(ctx context.Context, request llm.Request, output *budg
 		}
 	}
 	sample.Text = text.String()
-	return sample, counted, nil
+	return sample, isCounted, nil
 }
 
 // samplingRequest converts a server's sampling request to a model request whose answer may have at most maxTokens.
@@ -115,13 +115,13 @@ const errBadQuestion = "What its server asks for cannot be shown to a person."
 // saveSignIn records in exec.pending that the owner must sign in before the call is sent again, and stores exec.pending
 // in notes. Input that the server required earlier stays required. interrupt is the id of the question that will ask
 // for the sign-in. The error is that of writePending.
-func (l *loop) saveSignIn(ctx context.Context, exec *toolExecution, in *content.SignIn, interrupt string) error {
+func (l *loop) saveSignIn(ctx context.Context, exec *toolExecution, signIn *content.SignIn, interrupt string) error {
 	if exec.pending == nil {
-		exec.pending = &pendingInput{Args: exec.args, Edited: exec.edited, ApprovedVersion: exec.approvedVersion}
+		exec.pending = exec.newPending()
 	}
-	exec.pending.SignIn = in
+	exec.pending.SignIn = signIn
 	exec.pending.SignInInterrupt = interrupt
-	expires := l.agent.Log.Now().Add(time.Until(in.Expires)) // converts from this machine's clock to the log's
+	expires := l.agent.Log.Now().Add(time.Until(signIn.Expires)) // converts from this machine's clock to the log's
 	exec.pending.SignInExpires = expires.UnixMilli()
 	return l.writePending(ctx, exec)
 }
@@ -130,20 +130,16 @@ func (l *loop) saveSignIn(ctx context.Context, exec *toolExecution, in *content.
 // limits, and stores it in notes for a process that takes over. Call it before the first question is asked, so that the
 // process that gets an answer knows what it is for. It returns a failure of the call if the server requires something
 // that is not an elicitation.
-func (l *loop) savePending(ctx context.Context, exec *toolExecution, in *content.InputRequired) error {
-	pending := &pendingInput{
-		Required:        in,
-		Interrupts:      make(map[string]string),
-		Args:            exec.args,
-		Edited:          exec.edited,
-		ApprovedVersion: exec.approvedVersion,
-	}
-	if exec.pending != nil {
-		pending.Asked = exec.pending.Asked // questions in earlier results count too
-	}
-	asked, err := mcp.Elicitations(in)
+func (l *loop) savePending(ctx context.Context, exec *toolExecution, required *content.InputRequired) error {
+	asked, err := mcp.Elicitations(required)
 	if err != nil {
 		return exec.failure(mcp.Protocol, errBadQuestion)
+	}
+	pending := exec.newPending()
+	pending.Required = required
+	pending.Interrupts = make(map[string]string)
+	if exec.pending != nil {
+		pending.Asked = exec.pending.Asked // questions in earlier results count too
 	}
 	for _, key := range slices.Sorted(maps.Keys(asked)) {
 		if len(pending.Interrupts) < maxQuestionsPerResult && pending.Asked < maxQuestionsPerCall {
@@ -153,6 +149,11 @@ func (l *loop) savePending(ctx context.Context, exec *toolExecution, in *content
 	}
 	exec.pending = pending
 	return l.writePending(ctx, exec)
+}
+
+// newPending returns a pendingInput with the call as it was sent.
+func (exec *toolExecution) newPending() *pendingInput {
+	return &pendingInput{Args: exec.args, Edited: exec.edited, ApprovedVersion: exec.approvedVersion}
 }
 
 // writePending stores exec.pending in notes. It does nothing if no other process can continue the run. If ctx ends, it
@@ -165,17 +166,16 @@ func (l *loop) writePending(ctx context.Context, exec *toolExecution) error {
 	if err != nil {
 		return fmt.Errorf("encode what a call requires: %w", err)
 	}
-	err = l.run.writeParts(ctx, data, replay.NoteInput, replay.CallKey(exec.CallID))
-	if err != nil && ctx.Err() != nil {
-		return exec.canceledFailure(ctx)
+	if err := l.run.writeParts(ctx, data, replay.NoteInput, replay.CallKey(exec.CallID)); err != nil {
+		return exec.canceledOr(ctx, err)
 	}
-	return err
+	return nil
 }
 
-// replayedPending decodes what writePending stored for a call in an earlier process. It returns nil if nothing was
+// restorePending decodes what writePending stored for a call in an earlier process. It returns nil if nothing was
 // stored. It also returns nil, and logs a warning, if the data cannot be decoded: then it is unknown whether the server
 // executed the call (refuseRepetition). replayedCall may be nil.
-func (l *loop) replayedPending(replayedCall *replay.Call) *pendingInput {
+func (l *loop) restorePending(replayedCall *replay.Call) *pendingInput {
 	if replayedCall == nil || replayedCall.Input == nil {
 		return nil
 	}
@@ -216,12 +216,12 @@ func (l *loop) settlePending(ctx context.Context, exec *toolExecution, request *
 	if pending == nil {
 		return nil
 	}
-	if pending.Required != nil {
-		if pending.answers == nil {
-			if pending.answers, err = l.answerPending(ctx, exec); err != nil {
-				return err
-			}
+	if pending.Required != nil && pending.answers == nil {
+		if pending.answers, err = l.answerPending(ctx, exec); err != nil {
+			return err
 		}
+	}
+	if pending.Required != nil {
 		request.Resume = &mcp.Resumption{Required: pending.Required, Answers: pending.answers}
 	}
 	request.SignIn = pending.SignIn
@@ -266,19 +266,11 @@ func (l *loop) answerPending(ctx context.Context, exec *toolExecution) (map[stri
 	}
 	keys := slices.Sorted(maps.Keys(exec.pending.Interrupts))
 	questions := make([]event.Interrupt, len(keys))
-	for n, key := range keys {
-		e := asked[key]
-		questions[n] = event.Interrupt{
-			ID:      exec.pending.Interrupts[key],
-			Kind:    event.KindElicitation,
-			Call:    exec.Call,
-			Message: e.Message,
-			Mode:    e.Mode,
-			Schema:  e.Schema,
-			URL:     e.URL,
-		}
+	for i, key := range keys {
+		questions[i] = elicitationQuestion(exec.Call, asked[key])
+		questions[i].ID = exec.pending.Interrupts[key]
 	}
-	resolved, err := l.askOwnerAll(ctx, questions, nil)
+	resolutions, err := l.askOwnerAll(ctx, questions, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -286,11 +278,11 @@ func (l *loop) answerPending(ctx context.Context, exec *toolExecution) (map[stri
 	for key := range asked {
 		answers[key] = mcp.ElicitationResult{Action: mcp.Cancel}
 	}
-	for n, res := range resolved {
+	for i, res := range resolutions {
 		if errors.Is(res.unanswered, errWithdrawn) { // because ctx ended
 			return nil, exec.canceledFailure(ctx)
 		}
-		answers[keys[n]] = mcp.ElicitationResult{Action: res.elicitationAction(), Content: res.Content}
+		answers[keys[i]] = mcp.ElicitationResult{Action: res.elicitationAction(), Content: res.Content}
 	}
 	return answers, nil
 }

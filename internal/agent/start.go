@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -79,15 +80,9 @@ func (o *Options) setDefaults() error {
 	if o.InputTimeout <= 0 {
 		o.InputTimeout = 15 * time.Minute
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Tracer == nil {
-		o.Tracer = tracenoop.NewTracerProvider().Tracer("")
-	}
-	if o.Meter == nil {
-		o.Meter = metricnoop.NewMeterProvider().Meter("")
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.Tracer = cmp.Or(o.Tracer, tracenoop.NewTracerProvider().Tracer(""))
+	o.Meter = cmp.Or(o.Meter, metricnoop.NewMeterProvider().Meter(""))
 	if o.Prompt == nil {
 		p, err := prompt.New(prompt.Options{})
 		if err != nil {
@@ -116,7 +111,8 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request)
 	if err := a.validateRequest(owner, &request); err != nil {
 		return event.Run{}, err
 	}
-	deadline := time.Now().Add(a.InputTimeout)
+	waitCtx, stop := context.WithTimeoutCause(ctx, a.InputTimeout, errQueuedTooLong)
+	defer stop()
 	for {
 		// Look for an earlier run first: a repeated request adds no load, so it must not be refused for lack of a slot.
 		run, key, err := a.runByKey(ctx, owner, request)
@@ -124,11 +120,8 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request)
 			return run, err
 		}
 		if activeID != "" && !request.runsBeside() {
-			waitCtx, stop := context.WithDeadlineCause(ctx, deadline, errQueuedTooLong)
-			waitErr := a.freeThread(waitCtx, ownerOf(owner), request.ThreadID, activeID, request.OnBusy)
-			stop()
-			if waitErr != nil {
-				return event.Run{}, waitErr
+			if err := a.freeThread(waitCtx, ownerOf(owner), request.ThreadID, activeID, request.OnBusy); err != nil {
+				return event.Run{}, err
 			}
 			activeID = ""
 			continue // another request with the same key may have started a run during the wait
@@ -162,14 +155,7 @@ func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Reque
 	}
 	r := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, request)
 	r.account = a.usage.AccountOf(owner)
-	err := a.usage.Check(ctx, r.account)
-	if errors.Is(err, usage.ErrSpent) {
-		a.metrics.countRefusal(ctx, err)
-	}
-	if err == nil {
-		err = a.admitRun(ctx, r, owner)
-	}
-	if err != nil {
+	if err := a.admitRun(ctx, r); err != nil {
 		r.cancel(err)
 		return event.Run{}, err
 	}
@@ -210,41 +196,43 @@ func (a *Agent) runInBackground(r *run) {
 // the run's grace period.
 //
 // If a step fails, beginRun undoes the earlier steps as far as the log permits. The next question in the thread, or the
-// process that claims the job, repairs the rest. The error is a *event.BusyError if the thread has another active run.
+// process that claims the job, repairs the rest. The error is ErrDraining if this process has handed over its runs,
+// wraps a *event.BusyError if the thread has another active run, and otherwise wraps the error of the step.
 func (a *Agent) beginRun(ctx context.Context, r *run) error {
 	if err := a.Log.Create(ctx, r.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
 	}
-	began, err := r.beginTurn(ctx)
+	turnMayHaveBegun, err := r.beginTurn(ctx)
 	if err == nil {
 		err = r.saveCheckpoint(ctx)
 	}
 	if err == nil {
 		err = r.appendStart(ctx)
 	}
-	if err != nil {
-		a.undoBegin(context.WithoutCancel(ctx), r, began)
-		if r.relinquished() == errHandedOver {
-			return ErrDraining // Drain handed over this process's runs while this one waited for the log
-		}
-		if errors.Is(err, event.ErrFenced) {
-			// Another request with the same key waited too long for the first event, and marked this run as abandoned.
-			err = event.ErrStarting
-		}
-		return fmt.Errorf("start a run: %w", err)
+	if err == nil {
+		a.awaitReader(r) // the client is about to open a reader, and even a short DisconnectGrace must leave time for that
+		return nil
 	}
-	a.awaitReader(r) // the client is about to open a reader, and even a short DisconnectGrace must leave time for that
-	return nil
+	a.undoBegin(context.WithoutCancel(ctx), r, turnMayHaveBegun)
+	switch {
+	case r.relinquished() == errHandedOver:
+		return ErrDraining // Drain handed over this process's runs while this one waited for the log
+	case errors.Is(err, event.ErrFenced):
+		// Another request with the same key waited too long for the first event, and marked this run as abandoned.
+		err = event.ErrStarting
+	}
+	return fmt.Errorf("start a run: %w", err)
 }
 
 // undoBegin deletes a run that did not begin from the log, so that the run blocks neither its idempotency key nor its
-// thread. turnBegan is the result of beginTurn. undoBegin ignores errors: the run's own error is the one to return.
-func (a *Agent) undoBegin(ctx context.Context, r *run, turnBegan bool) {
+// thread. turnMayHaveBegun is the result of beginTurn. undoBegin ignores errors: the run's own error is the one to
+// return.
+func (a *Agent) undoBegin(ctx context.Context, r *run, turnMayHaveBegun bool) {
 	_ = a.Log.Delete(ctx, r.ID)
 	switch {
-	case turnBegan && r.req.threadExists:
+	case turnMayHaveBegun && r.req.threadExists:
 		_ = a.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, nil) // adds no turn, and frees the thread for other runs
-	case turnBegan: // the thread was created for this run and would be empty
+	case turnMayHaveBegun: // the thread was created for this run and would be empty
 		_ = a.Log.DeleteThread(ctx, r.Owner, r.ThreadID)
 	}
 	if r.job != nil {
@@ -252,11 +240,17 @@ func (a *Agent) undoBegin(ctx context.Context, r *run, turnBegan bool) {
 	}
 }
 
-// admitRun waits up to ten seconds for a slot, and then registers the run in Agent.active. It must come before the run
-// is written to the log, because code that finds the run in the log relies on finding it here too. If admitRun returns
-// nil, the caller must call a.runs.Done once.
-func (a *Agent) admitRun(ctx context.Context, r *run, owner auth.Identity) error {
-	_, err := a.acquireSlot(ctx, owner, memoryOf(r.req.size()), func(slot *admission.Slot) {
+// admitRun refuses the run if a budget of its caller is used up. Otherwise it waits up to ten seconds for a slot, and
+// then registers the run in Agent.active. It must come before the run is written to the log, because code that finds
+// the run in the log relies on finding it here too. If admitRun returns nil, the caller must call a.runs.Done once.
+func (a *Agent) admitRun(ctx context.Context, r *run) error {
+	if err := a.usage.Check(ctx, r.account); err != nil {
+		if errors.Is(err, usage.ErrSpent) {
+			a.metrics.countRefusal(ctx, err)
+		}
+		return err
+	}
+	_, err := a.acquireSlot(ctx, r.caller, memoryOf(r.req.size()), func(slot *admission.Slot) {
 		r.slot = slot
 		r.memory = slot.Memory
 		a.active[r.ID] = r
@@ -330,9 +324,7 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Reque
 // for the run's terminal event and returns the run as the log then has it. The error is the cause of ctx, or comes from
 // the log.
 func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, error) {
-	a.mu.Lock()
-	active := a.active[run.ID]
-	a.mu.Unlock()
+	active := a.activeRun(run.ID)
 	if active == nil || !errors.Is(context.Cause(active.ctx), errAbandoned) {
 		return run, nil
 	}
@@ -434,24 +426,28 @@ func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, 
 	}
 	serverTools := request.namedAgent.catalogs.catalogFor(a.ToolsFor(ctx, caller), request)
 	asks := a.askTools(caller, request)
+	isServiceTool := func(name string) bool {
+		_, isServerTool := serverTools.ByName[name]
+		return isServerTool || hasAskTool(asks, name)
+	}
 	for _, name := range request.AllowedTools {
-		if _, isServerTool := serverTools.ByName[name]; !isServerTool && !hasAskTool(asks, name) {
+		if !isServiceTool(name) {
 			return &InvalidError{"/tool_choice", "there is no tool called " + name}
 		}
 	}
-	if request.ForcedTool == "" {
-		if request.ToolChoice == ToolRequired && len(serverTools.Tools) == 0 && len(request.ClientTools) == 0 && len(asks) == 0 {
-			return &InvalidError{"/tool_choice", "no tool can be called"}
+	if request.ForcedTool != "" {
+		isForced := func(t ClientTool) bool { return t.Name == request.ForcedTool }
+		isClientTool := slices.ContainsFunc(request.clientTools(serverTools, nil, asks), isForced)
+		if !isClientTool && !isServiceTool(request.ForcedTool) {
+			return &InvalidError{"/tool_choice", "there is no tool of this name"}
 		}
 		return nil
 	}
-	_, isServerTool := serverTools.ByName[request.ForcedTool]
-	isForced := func(t ClientTool) bool { return t.Name == request.ForcedTool }
-	isClientTool := slices.ContainsFunc(request.clientTools(serverTools, nil, asks), isForced)
-	if isServerTool || isClientTool || hasAskTool(asks, request.ForcedTool) {
-		return nil
+	toolCount := len(serverTools.Tools) + len(request.ClientTools) + len(asks)
+	if request.ToolChoice == ToolRequired && toolCount == 0 {
+		return &InvalidError{"/tool_choice", "no tool can be called"}
 	}
-	return &InvalidError{"/tool_choice", "there is no tool of this name"}
+	return nil
 }
 
 // validateAttachments returns an *InvalidError for the first attachment that the model does not accept. It checks only

@@ -21,8 +21,8 @@ const maxElicitations = 16
 // suspended: its clock is paused, and a suspended event is appended. If another process can continue the run, its job
 // is also parked, and this process stops executing it.
 //
-// Order of calls: a call whose charge depends on earlier calls of its turn blocks in waitTurn until releaseTurn. While
-// it blocks, it counts as waiting. Otherwise a run whose first call waits for a person could never be suspended.
+// Order of calls: a call whose charge depends on earlier calls of its turn blocks in awaitEarlierCalls until wakeCalls.
+// While it blocks, it counts as waiting. Otherwise a run whose first call waits for a person could never be suspended.
 //
 // Order of locks: lock mu before the writer's mutex and before the agent's mutex, because events are appended and the
 // grace period is changed with mu held. So code that holds the agent's mutex must not lock mu; it may only read
@@ -44,15 +44,19 @@ type suspension struct {
 	awaitingCharge  map[string]bool // by id: calls of a rerun that wait in recorded.Inputs.Charge
 }
 
-// beginTurn marks a turn's calls, which have the context ctx, as in flight. Call it before any of them starts:
-// otherwise the first call that asks a question would suspend the run although other calls have yet to start.
-func (s *suspension) beginTurn(ctx context.Context, calls []*call) {
+// runQuestion stands for the id of a call in flight while the run itself asks a question, which belongs to no call.
+const runQuestion = ""
+
+// beginCalls marks the calls of a turn with these ids, which have the context ctx, as in flight. Call it before any of
+// them starts: otherwise the first call that asks a question would suspend the run although other calls have yet to
+// start.
+func (s *suspension) beginCalls(ctx context.Context, callIDs ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turnCtx = ctx
-	s.inFlight = make(map[string]bool, len(calls))
-	for _, c := range calls {
-		s.inFlight[c.CallID] = false
+	s.inFlight = make(map[string]bool, len(callIDs))
+	for _, id := range callIDs {
+		s.inFlight[id] = false
 	}
 }
 
@@ -65,14 +69,14 @@ func (s *suspension) endCall(callID string) error {
 	return s.suspendIfBlockedLocked()
 }
 
-// waitTurn blocks a call until changed is closed, which releaseTurn does when an earlier call of the turn was charged
-// or refused. If no call in flight can continue while this one blocks, waitTurn suspends the run. It returns nil once
-// changed is closed, the cause of ctx if ctx ends first, or an error of the log.
-func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan struct{}) error {
+// awaitEarlierCalls blocks a call until decided is closed, which wakeCalls does when an earlier call of the turn was
+// charged or refused. If no call in flight can continue while this one blocks, awaitEarlierCalls suspends the run. It
+// returns nil once decided is closed, the cause of ctx if ctx ends first, or an error of the log.
+func (s *suspension) awaitEarlierCalls(ctx context.Context, callID string, decided <-chan struct{}) error {
 	s.mu.Lock()
 	var err error
 	select {
-	case <-changed: // already closed, so the call need not wait
+	case <-decided: // already closed, so the call need not wait
 	default:
 		s.inFlight[callID] = true
 		err = s.suspendIfBlockedLocked()
@@ -82,17 +86,17 @@ func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan
 		return err
 	}
 	select {
-	case <-changed:
+	case <-decided:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// recheck suspends a rerun if all its calls wait and the recording has a suspended event next. It is called after
-// events that change nothing in s, because in the recording the suspension may follow such an event. It does nothing if
-// the run is not a rerun. An error comes from the log.
-func (s *suspension) recheck() error {
+// suspendAsRecorded suspends a rerun if all its calls wait and the recording has a suspended event next. Call it after
+// an event that changes nothing in s, because in the recording the suspension may follow such an event. It does nothing
+// if the run is not a rerun. An error comes from the log.
+func (s *suspension) suspendAsRecorded() error {
 	if s.run.agent.Repeat == nil {
 		return nil
 	}
@@ -101,44 +105,44 @@ func (s *suspension) recheck() error {
 	return s.suspendIfBlockedLocked()
 }
 
-// setAwaitsCharge records whether a call of a rerun waits in recorded.Inputs.Charge. If it does and all calls wait, the
-// run is suspended. An error comes from the log.
-func (s *suspension) setAwaitsCharge(callID string, waits bool) error {
+// beginChargeWait records that a call of a rerun waits in recorded.Inputs.Charge, until endChargeWait. If all calls
+// then wait, the run is suspended. An error comes from the log.
+func (s *suspension) beginChargeWait(callID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.awaitingCharge == nil {
-		s.awaitingCharge = make(map[string]bool)
-	}
-	delete(s.awaitingCharge, callID)
-	if waits {
-		s.awaitingCharge[callID] = true
-		return s.suspendIfBlockedLocked()
-	}
-	return nil
+	s.awaitingCharge[callID] = true
+	return s.suspendIfBlockedLocked()
 }
 
-// releaseTurn closes changed, which wakes the calls in waitTurn, and marks all calls as not waiting. It does both with
-// mu held: if a call that is about to continue still counted as waiting, the run could be suspended while that call
-// continues.
-func (s *suspension) releaseTurn(changed chan struct{}) {
+// endChargeWait records that the call no longer waits in recorded.Inputs.Charge.
+func (s *suspension) endChargeWait(callID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.awaitingCharge, callID)
+}
+
+// wakeCalls closes decided, which wakes the calls in awaitEarlierCalls, and marks all calls as not waiting. It does
+// both with mu held: if a call that is about to continue still counted as waiting, the run could be suspended while
+// that call continues.
+func (s *suspension) wakeCalls(decided chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.inFlight {
 		s.inFlight[id] = false
 	}
-	close(changed)
+	close(decided)
 }
 
 // openInterrupts adds questions to s.open, and appends the events of those that the log does not have yet. If all calls
 // then wait for answers, it suspends the run, once for all questions. It skips nil elements, and elicitations beyond
 // maxElicitations: these are not asked, and their isAsked stays false. An error comes from the log.
-func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error {
+func (s *suspension) openInterrupts(ctx context.Context, questions []*interrupt) error {
 	if s.run.agent.Repeat == nil {
-		return s.openTogether(ctx, all)
+		return s.openTogether(ctx, questions)
 	}
 	// In a rerun, each question waits until the recording has it next. The recording also says when the run is
 	// suspended.
-	for _, question := range all {
+	for _, question := range questions {
 		if question == nil {
 			continue
 		}
@@ -157,24 +161,12 @@ func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error
 // openTogether does the work of openInterrupts, without regard to a recording. It holds mu throughout, so that no other
 // goroutine suspends the run between two questions. If the log refuses a question's event, the questions before it stay
 // open.
-func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
+func (s *suspension) openTogether(ctx context.Context, questions []*interrupt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	elicitations := 0
-	for _, open := range s.open {
-		if open.Kind == event.KindElicitation {
-			elicitations++
-		}
-	}
-	for _, question := range all {
-		if question == nil {
+	for _, question := range questions {
+		if question == nil || question.Kind == event.KindElicitation && s.elicitationsLocked() == maxElicitations {
 			continue
-		}
-		if question.Kind == event.KindElicitation {
-			if elicitations == maxElicitations {
-				continue
-			}
-			elicitations++
 		}
 		s.addOpenLocked(question)
 		if question.isAsked {
@@ -189,6 +181,16 @@ func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 		s.resumeLocked()
 	}
 	return s.suspendIfBlockedLocked()
+}
+
+// elicitationsLocked returns how many open questions are elicitations. The caller must hold mu.
+func (s *suspension) elicitationsLocked() (n int) {
+	for _, question := range s.open {
+		if question.Kind == event.KindElicitation {
+			n++
+		}
+	}
+	return n
 }
 
 // recordUnanswered appends a question that no person can answer, and its resolution res, so that readers learn why a
@@ -253,15 +255,15 @@ func (s *suspension) appendResolution(ctx context.Context, question *interrupt, 
 func (s *suspension) addOpenLocked(question *interrupt) {
 	s.open = append(s.open, question)
 	if s.openCount.Add(1) == 1 {
-		s.run.agent.holdGrace(s.run)
+		s.run.agent.stopGrace(s.run)
 	}
 }
 
 // removeOpenLocked removes a question from those open. When none is left, it starts the disconnect grace period. The
 // caller must hold mu.
 func (s *suspension) removeOpenLocked(question *interrupt) {
-	if n := slices.Index(s.open, question); n >= 0 {
-		s.open = slices.Delete(s.open, n, n+1)
+	if i := slices.Index(s.open, question); i >= 0 {
+		s.open = slices.Delete(s.open, i, i+1)
 	}
 	if s.openCount.Add(-1) == 0 {
 		s.run.agent.awaitReader(s.run)
@@ -276,21 +278,12 @@ func (s *suspension) suspendIfBlockedLocked() error {
 	if !s.isBlockedLocked() {
 		return nil
 	}
-	if s.resumed == nil { // the run is not suspended yet
-		if repeat := s.run.agent.Repeat; repeat != nil {
-			if suspends, ok := repeat.Suspends(s.run.ID); ok && !suspends {
-				return nil // the recording has another event next
-			}
+	isSuspended := s.resumed != nil
+	if !isSuspended {
+		if s.run.hasOtherEventRecorded() {
+			return nil
 		}
-		all := make([]event.Interrupt, len(s.open))
-		for n, question := range s.open {
-			all[n] = question.Interrupt
-		}
-		// Pause the clock first: the run is not charged for the time that the log takes, and the clock could not append
-		// a budget event after the suspended event.
-		s.pauseLocked()
-		if err := s.run.out.Append(context.WithoutCancel(s.turnCtx), event.Suspended{Interrupts: all}); err != nil {
-			s.resumeLocked()
+		if err := s.suspendLocked(); err != nil {
 			return err
 		}
 	}
@@ -300,6 +293,33 @@ func (s *suspension) suspendIfBlockedLocked() error {
 		s.run.relinquish(errParked)
 	}
 	return nil
+}
+
+// hasOtherEventRecorded reports whether the run is a rerun whose recording has another event next than a suspended
+// event.
+func (r *run) hasOtherEventRecorded() bool {
+	if r.agent.Repeat == nil {
+		return false
+	}
+	suspends, isKnown := r.agent.Repeat.Suspends(r.ID)
+	return isKnown && !suspends
+}
+
+// suspendLocked pauses the run's clock and appends a suspended event with the open questions. If the log refuses the
+// event, it resumes the run and returns the error. The caller must hold mu.
+func (s *suspension) suspendLocked() error {
+	all := make([]event.Interrupt, len(s.open))
+	for i, question := range s.open {
+		all[i] = question.Interrupt
+	}
+	// Pause the clock first: the run is not charged for the time that the log takes, and the clock could not append a
+	// budget event after the suspended event.
+	s.pauseLocked()
+	err := s.run.out.Append(context.WithoutCancel(s.turnCtx), event.Suspended{Interrupts: all})
+	if err != nil {
+		s.resumeLocked()
+	}
+	return err
 }
 
 // isBlockedLocked reports whether questions are open and every call in flight waits. If the turn's context has ended,
@@ -312,8 +332,8 @@ func (s *suspension) isBlockedLocked() bool {
 	for _, question := range s.open {
 		asking[question.CallID] = true
 	}
-	for id, blocked := range s.inFlight {
-		if !blocked && !asking[id] && !s.awaitingCharge[id] {
+	for id, waitsForOther := range s.inFlight {
+		if !waitsForOther && !asking[id] && !s.awaitingCharge[id] {
 			return false
 		}
 	}
@@ -328,7 +348,8 @@ func (s *suspension) canParkLocked() bool {
 		return false
 	}
 	for _, question := range s.open {
-		if question.HeldOpen || question.notifying || len(question.answer) > 0 || question.timeLeft(s.run.agent.Log.Now()) <= 0 {
+		isDue := len(question.answer) > 0 || question.timeLeft(s.run.agent.Log.Now()) <= 0
+		if question.HeldOpen || question.notifying || isDue {
 			return false
 		}
 	}
@@ -358,17 +379,18 @@ func (s *suspension) earliestExpiry() (first time.Time) {
 	return first
 }
 
-// setAwaitsChild records whether a call in flight waits for the child run with this id.
-func (s *suspension) setAwaitsChild(id string, waits bool) {
+// beginChildWait records that a call in flight waits for the child run with this id, until endChildWait.
+func (s *suspension) beginChildWait(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.awaitedChildren == nil {
-		s.awaitedChildren = make(map[string]bool)
-	}
+	s.awaitedChildren[id] = true
+}
+
+// endChildWait records that the call no longer waits for the child run with this id.
+func (s *suspension) endChildWait(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.awaitedChildren, id)
-	if waits {
-		s.awaitedChildren[id] = true
-	}
 }
 
 // awaitedInputs returns the ids of the inputs that the run waits for: the open questions, and the child runs in
@@ -377,9 +399,6 @@ func (s *suspension) awaitedInputs() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ids := maps.Clone(s.awaitedChildren)
-	if ids == nil {
-		ids = make(map[string]bool, len(s.open))
-	}
 	for _, question := range s.open {
 		ids[question.ID] = true
 	}
@@ -432,16 +451,6 @@ func (s *suspension) appendOutcome(ctx context.Context, callID string, ended eve
 	}
 }
 
-// withdrawRestored appends the event that withdraws a question which another process asked and this one did not open
-// again. If the run is suspended, it then resumes the run. An error comes from the log.
-func (s *suspension) withdrawRestored(ctx context.Context, question event.Interrupt) error {
-	withdrawn := newInterrupt(question).resolvedEvent(resolution{unanswered: errWithdrawn})
-	if err := s.run.awaitOrder(ctx, withdrawn); err != nil {
-		return err
-	}
-	return s.appendAndResume(ctx, withdrawn)
-}
-
 // resumeLocked ends the suspension and resumes the clock. It does nothing if the run is not suspended. The caller must
 // hold mu, and must have appended the event that ends the suspension.
 func (s *suspension) resumeLocked() {
@@ -466,22 +475,6 @@ func (s *suspension) resumeSignal() <-chan struct{} {
 	return resumed
 }
 
-// wakeParent stores an input in the child's parent, so that a parked parent continues. It does nothing if child is not
-// a child run. id is the id of a question that was resolved in the child, and that the parent asks under the same id,
-// or at the child's end the child's own id. If the question is still open in the parent, the input closes it there; an
-// answer that the parent already has stays. Errors are only logged.
-func (a *Agent) wakeParent(child *run, id string) {
-	if child.req.parent.Run == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(child.ctx), wakeTimeout)
-	defer cancel()
-	if err := a.Log.AddInput(ctx, child.req.parent.Run, id, closedInput); err != nil && !isTooLate(err) {
-		a.Logger.WarnContext(ctx, "a run could not be told of its child; it continues when its question expires",
-			"run_id", child.req.parent.Run, "child_run_id", child.ID, "error", err)
-	}
-}
-
 // awaitCharge blocks, in a rerun, until the recording's next charge is that of the call. If child is "", this is the
 // charge for the call itself, and otherwise the charge for what that child run has used. A blocked call counts as
 // waiting, so that the run can be suspended. For other runs, awaitCharge returns nil at once. An error comes from the
@@ -490,11 +483,12 @@ func (r *run) awaitCharge(callID, child string) error {
 	if r.agent.Repeat == nil {
 		return nil
 	}
-	if err := r.suspension.setAwaitsCharge(callID, true); err != nil {
+	if err := r.suspension.beginChargeWait(callID); err != nil {
 		return err
 	}
 	ctx, stop := r.contextUntilRelinquished()
 	defer stop()
 	r.agent.Repeat.Charge(ctx, r.ID, callID, child)
-	return r.suspension.setAwaitsCharge(callID, false)
+	r.suspension.endChargeWait(callID)
+	return nil
 }

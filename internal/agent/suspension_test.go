@@ -38,7 +38,7 @@ func newLoopWithCall(t *testing.T, r Request) (*loop, event.Call) {
 			t.Fatal(err)
 		}
 	}
-	l.run.suspension.beginTurn(l.run.ctx, []*call{{Call: c}})
+	l.run.suspension.beginCalls(l.run.ctx, c.CallID)
 	return l, c
 }
 
@@ -154,7 +154,7 @@ func TestSuspendedRunSendsNothing(t *testing.T) {
 
 // budgetOfOneToken returns a budget that one token uses up.
 func budgetOfOneToken(l *loop) *budget.Budget {
-	return budget.New(Budget{TotalTokens: 1}, 0, nil, &l.run.clock, l.run.suspension.releaseTurn)
+	return budget.New(Budget{TotalTokens: 1}, 0, nil, &l.run.clock, l.run.suspension.wakeCalls)
 }
 
 // A server cannot have a run keep questions without end.
@@ -205,7 +205,7 @@ func TestCostIsUnknownIfThatOfAnyChildRunIs(t *testing.T) {
 		"all are unknown":       {[]event.Spent{{}}, "unknown"},
 	} {
 		price := &llm.Price{Input: 1e6}
-		l := &loop{profile: llm.Profile{Price: price}, budget: budget.New(budget.Limits{}, 0, price, nil, nil)}
+		l := &loop{profile: llm.Profile{Price: price}, budget: budget.New(budget.Limits{}, 0, price, nil, nil), childSpent: event.Spent{Cost: new(float64)}}
 		l.addUsage(event.Usage{InputTokens: 10, TotalTokens: 10})
 		for _, child := range c.children {
 			l.countChild(child)

@@ -94,24 +94,7 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	if !r.agent.Durable {
 		return nil
 	}
-	saved := checkpoint{Version: checkpointVersion, Request: r.req, Account: r.account, Group: r.caller.Group}
-	// These three are stored in the run's record (event.Run).
-	saved.Request.IdempotencyKey = ""
-	saved.Request.Fingerprint = [32]byte{}
-	saved.Request.Record = nil
-	saved.Thread = r.req.earlier
-	saved.Beside = r.isBeside
-	saved.Parent = r.req.parent
-	if r.req.Agent != "" {
-		saved.Agent = &r.req.namedAgent.Agent
-	}
-	if r.agent.Rules != nil {
-		saved.Scopes, saved.Claims = r.caller.Scopes, r.caller.Claims
-	}
-	carrier := propagation.MapCarrier{}
-	propagation.TraceContext{}.Inject(r.ctx, carrier)
-	saved.TraceParent = carrier["traceparent"]
-	encoded, err := json.Marshal(saved)
+	encoded, err := json.Marshal(r.checkpoint())
 	if err != nil {
 		return fmt.Errorf("encode a checkpoint: %w", err)
 	}
@@ -120,6 +103,27 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	}
 	r.inbox.startListening()
 	return nil
+}
+
+// checkpoint returns the run's checkpoint. It leaves out what the run's record has (event.Run).
+func (r *run) checkpoint() checkpoint {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(r.ctx, carrier)
+	saved := checkpoint{
+		Version: checkpointVersion, Request: r.req, TraceParent: carrier["traceparent"],
+		Parent: r.req.parent, Thread: r.req.earlier, Beside: r.isBeside, Account: r.account, Group: r.caller.Group,
+	}
+	saved.Request.IdempotencyKey = ""
+	saved.Request.Fingerprint = [32]byte{}
+	saved.Request.Record = nil
+	if r.req.Agent != "" {
+		saved.Agent = &r.req.namedAgent.Agent
+	}
+	if r.agent.Rules != nil {
+		saved.Scopes = r.caller.Scopes
+		saved.Claims = r.caller.Claims
+	}
+	return saved
 }
 
 // decodeCheckpoint decodes a checkpoint that another process saved. If the job has none, the error is errJobLost. A
@@ -164,16 +168,13 @@ func (a *Agent) claimJob(ctx context.Context) (_ event.Job, err error) {
 
 // awaitFreeSlot waits until this process has a free slot for a claimed run. It returns false if ctx ends first.
 func (a *Agent) awaitFreeSlot(ctx context.Context) bool {
-	for {
-		if a.gate.HasFreeSlot() {
-			return ctx.Err() == nil
-		}
+	for !a.gate.HasFreeSlot() && ctx.Err() == nil {
 		select {
 		case <-a.gate.Freed():
 		case <-ctx.Done():
-			return false
 		}
 	}
+	return ctx.Err() == nil
 }
 
 // resumeClaimed continues the run of a claimed job, or makes the next attempt if the job is a delivery. It does not
@@ -189,7 +190,8 @@ func (a *Agent) resumeClaimed(job event.Job) {
 			a.Logger.LogAttrs(a.ctx, slog.LevelWarn, "failed to load a claimed run", append(errorAttrs(err), slog.String("run_id", job.Run()))...)
 			waitFor(a.ctx, claimRetry) // a released job can be claimed again at once
 		}
-		if r == nil { // after an error, or because the agent is draining
+		isRegistered := r != nil // false after an error, and if the agent is draining
+		if !isRegistered {
 			a.releaseClaim(job)
 			return
 		}
@@ -218,25 +220,29 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	saved, badCheckpoint := decodeCheckpoint(job.Request())
 	named, agentErr := a.restoreAgent(saved.Agent)
 	badCheckpoint = cmp.Or(badCheckpoint, agentErr) // the first non-nil error
-	saved.Request.namedAgent = named
-	saved.Request.parent = saved.Parent
-	saved.Request.earlier = saved.Thread
-	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": saved.TraceParent})
-	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Group: saved.Group, Scopes: saved.Scopes, Claims: saved.Claims}
-	r := a.newRun(parent, rec, caller, saved.Request)
+	r := a.restoreRun(rec, saved, named)
 	r.job = job
-	r.account = saved.Account
-	r.isBeside = saved.Beside
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.draining {
 		r.cancel(nil)
 		return nil, nil, nil
 	}
-	a.active[r.ID] = r
-	r.slot = a.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
-	r.memory = r.slot.Memory
+	r.registerOverLimitLocked()
 	return r, badCheckpoint, nil
+}
+
+// restoreRun returns the run with this record and checkpoint. It is not executed yet, as after newRun.
+func (a *Agent) restoreRun(rec event.Run, saved checkpoint, agent *namedAgent) *run {
+	saved.Request.namedAgent = agent
+	saved.Request.parent = saved.Parent
+	saved.Request.earlier = saved.Thread
+	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": saved.TraceParent})
+	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Group: saved.Group, Scopes: saved.Scopes, Claims: saved.Claims}
+	r := a.newRun(parent, rec, caller, saved.Request)
+	r.account = saved.Account
+	r.isBeside = saved.Beside
+	return r
 }
 
 // releaseClaim releases a claimed job whose run was not started here. It only logs an error, since the job's lease
@@ -254,20 +260,21 @@ func (a *Agent) releaseClaim(job event.Job) {
 // that event.
 //
 // The error says why the run cannot continue here; it is an *unrecoverableError or errJobLost if no process can
-// continue it. restoreFromLog does not stop when the run's context ends, because a cancelled run needs its state to
-// close what is open. A panic becomes an error, since the run would otherwise crash every process that claims it.
+// continue it. badCheckpoint is the result of loadClaimed. restoreFromLog does not stop when the run's context ends,
+// because a cancelled run needs its state to close what is open. A panic becomes an error, since the run would
+// otherwise crash every process that claims it.
 func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
 	defer cancel()
-	events, readErr := r.agent.allEvents(ctx, r.ID)
-	if readErr == nil && len(events) == 0 && badCheckpoint == nil {
+	events, err := r.agent.allEvents(ctx, r.ID)
+	if err == nil && len(events) == 0 && badCheckpoint == nil {
 		return r.startClaimed(ctx)
 	}
-	if readErr == nil {
-		readErr = r.continueWriting(events)
+	if err == nil {
+		err = r.continueWriting(events)
 	}
-	if err := whyUnrecoverable(readErr, badCheckpoint); err != nil {
+	if err := whyUnrecoverable(err, badCheckpoint); err != nil {
 		return err
 	}
 	if len(events) == 1 { // the earlier process may have died before the log stored the turn (event.Log.BeginThread)
@@ -391,18 +398,19 @@ func (r *run) repairTurn(ctx context.Context) error {
 
 // releaseJob returns the job of a run that did not end here to the log. If the run waits for a person and no answer has
 // arrived yet, the job is parked until a person answers or a question expires. An answer that arrives after
-// pendingInput has looked has a position after pos, so the log makes the job available again. Errors are only logged.
+// unprocessedInput has looked has a position after pos, so the log makes the job available again. Errors are only
+// logged.
 //
 // NoteLeft comes first: without it, the next process would count this process as having died (replay.Crashes).
 func (a *Agent) releaseJob(r *run) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	err := r.writeNote(ctx, replay.NoteLeft)
-	pos, pending := a.pendingInput(ctx, r)
+	pos, hasInput := r.unprocessedInput(ctx)
 	switch {
 	case errors.Is(err, event.ErrFenced): // expected: another process already executes the run
 		err = r.job.Release(ctx)
-	case r.relinquished() == errParked && !pending:
+	case r.relinquished() == errParked && !hasInput:
 		err = errors.Join(err, r.job.Park(ctx, pos, r.suspension.earliestExpiry()))
 	default:
 		err = errors.Join(err, r.job.Release(ctx))
@@ -413,13 +421,13 @@ func (a *Agent) releaseJob(r *run) {
 	}
 }
 
-// pendingInput reports whether the log has an input that the run has not processed: an answer to an open question, the
-// end of a child run, or a cancellation. pos is a position up to which no input is pending. If the log fails,
-// pendingInput returns true, because the process that continues the run checks again.
-func (a *Agent) pendingInput(ctx context.Context, r *run) (pos int64, pending bool) {
+// unprocessedInput reports whether the log has an input that the run has not processed: an answer to an open question,
+// the end of a child run, or a cancellation. The inputs up to the position pos are processed. If the log fails, found
+// is true, because the process that continues the run checks again.
+func (r *run) unprocessedInput(ctx context.Context) (pos int64, found bool) {
 	awaited := r.suspension.awaitedInputs()
 	for {
-		page, err := a.Log.Inputs(ctx, r.ID, pos)
+		page, err := r.agent.Log.Inputs(ctx, r.ID, pos)
 		if err != nil {
 			return pos, true
 		}

@@ -33,31 +33,12 @@ func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOu
 	ctx, span := a.startCallSpan(ctx, &exec)
 	defer span.End()
 
-	steps := []func(context.Context, *toolExecution) error{
-		a.resolveTool,
-		a.authorizeCall, // before a hook or a person sees the call
-		a.callPreHook,
-		a.validateArgs, // before a person approves the arguments
-		a.requireApproval,
-		a.repeatDenial,
-		a.authorizeCall, // again, because the rules may have changed while a person decided
-		a.chargeBudget,  // last of the checks, because a refused call must not use up the budget
-		a.execute,
-	}
-	if exec.pending != nil || exec.replayed.HasChild() {
-		// Another process took the other steps and sent the call or started its child run. Continue after them.
-		steps = []func(context.Context, *toolExecution) error{a.resolveTool, a.authorizeCall, a.execute}
-	}
-	err := a.refuseRepetition(&exec)
-	if err == nil {
-		err = a.repeatDenial(ctx, &exec)
-	}
-
-	for _, step := range steps {
+	var err error
+	for _, step := range a.stepsOfCall(&exec) {
+		err = step(ctx, &exec)
 		if err != nil || exec.hookResult != nil {
 			break
 		}
-		err = step(ctx, &exec)
 	}
 
 	err = a.addSchemaHint(&exec, err)
@@ -80,6 +61,28 @@ func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOu
 	return outcome.withChild(&exec), nil
 }
 
+// stepsOfCall returns the steps that executeToolCall takes before the post-hook.
+func (a *Agent) stepsOfCall(exec *toolExecution) []func(context.Context, *toolExecution) error {
+	type steps = []func(context.Context, *toolExecution) error
+	if exec.pending != nil || exec.replayed.HasChild() {
+		// Another process took the other steps and sent the call or started its child run. Continue after them.
+		return steps{a.refuseRepetition, a.repeatDenial, a.resolveTool, a.authorizeCall, a.execute}
+	}
+	return steps{
+		a.refuseRepetition,
+		a.repeatDenial, // of a refusal before the approval
+		a.resolveTool,
+		a.authorizeCall, // before a hook or a person sees the call
+		a.callPreHook,
+		a.validateArgs, // before a person approves the arguments
+		a.requireApproval,
+		a.repeatDenial,  // of a refusal after the approval
+		a.authorizeCall, // again, because the rules may have changed while a person decided
+		a.chargeBudget,  // last of the checks, because a refused call must not use up the budget
+		a.execute,
+	}
+}
+
 // startCallSpan starts a tool call's span, with the attributes that the OpenTelemetry conventions for generative AI
 // define for execute_tool. The span's name and the attribute tool are from the service that answerd replaced, because
 // operators' queries use them.
@@ -99,7 +102,7 @@ func (a *Agent) startCallSpan(ctx context.Context, exec *toolExecution) (context
 // have executed it. It returns nil if the call was not sent, if its tool may be called twice (Tools.Repeatable), or if
 // the server's last response required input, which means that the server has not executed the call yet. For a call that
 // was sent, it also sets exec.decision, since the steps that decide about a call are not repeated.
-func (a *Agent) refuseRepetition(exec *toolExecution) error {
+func (a *Agent) refuseRepetition(_ context.Context, exec *toolExecution) error {
 	if exec.replayed == nil || !exec.replayed.Sent {
 		return nil
 	}
@@ -116,16 +119,18 @@ func (a *Agent) refuseRepetition(exec *toolExecution) error {
 
 // resolveTool refuses a call if the run does not have the tool, or if the arguments are not a JSON object.
 func (a *Agent) resolveTool(_ context.Context, exec *toolExecution) error {
-	// The model may call a tool that it was not offered. If the access rules forbid that tool, report mcp.Denied, not
-	// mcp.UnknownTool.
-	if tool, exists := a.Tools.Tool(exec.Tool); !exec.toolExists && exists && !a.mayUse(exec.caller, tool) {
-		exec.tool = tool // for the audit line; the model is not given the server's name
-		return exec.denyByRules()
-	}
-	switch {
-	case !exec.toolExists:
+	if !exec.toolExists {
+		// The model may call a tool that it was not offered. If the access rules forbid that tool, report mcp.Denied,
+		// not mcp.UnknownTool.
+		tool, exists := a.Tools.Tool(exec.Tool)
+		_, isAllowed := a.Rules.Of(exec.caller).AllowsTool(tool.Server, tool.Name)
+		if exists && !isAllowed {
+			exec.tool = tool // for the audit line; the model is not given the server's name
+			return exec.denyByRules()
+		}
 		return exec.failure(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", exec.Tool))
-	case exec.argsProblem != "":
+	}
+	if exec.argsProblem != "" {
 		return exec.failure(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %s", exec.argsProblem))
 	}
 	return nil
@@ -169,8 +174,8 @@ func (a *Agent) addSchemaHint(exec *toolExecution, err error) error {
 
 // chargeBudget charges the call to the run's budget, or refuses it because a limit is reached. The result must not
 // depend on which of the turn's calls is faster. So chargeBudget blocks while earlier calls of the turn may still use
-// up what is left (budget.TryCall). A blocked call counts as waiting, so that the run can be suspended. If
-// the call is refused or ctx ends, the error is a *mcp.CallError; any other error comes from the log.
+// up what is left (budget.TryCall). A blocked call counts as waiting, so that the run can be suspended. If the call is
+// refused or ctx ends, the error is a *mcp.CallError; any other error comes from the log.
 func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 	wasSent := exec.replayed != nil && (exec.replayed.Sent || exec.replayed.HasChild())
 	if exec.loop == nil || wasSent {
@@ -180,7 +185,7 @@ func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 		return err
 	}
 	for {
-		limit, charged, changed := exec.loop.budget.TryCall(exec.index)
+		limit, charged, earlierDecided := exec.loop.budget.TryCall(exec.index)
 		switch {
 		case charged:
 			return nil
@@ -188,12 +193,8 @@ func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 			exec.decision = decision{verdict: denied, reason: "budget: " + limit}
 			return exec.failure(mcp.Denied, fmt.Sprintf(recorded.BudgetUsedUp+" (%s).", limit))
 		}
-		err := exec.loop.run.suspension.waitTurn(ctx, exec.CallID, changed)
-		if err != nil && ctx.Err() != nil {
-			return exec.canceledFailure(ctx)
-		}
-		if err != nil {
-			return err // the error of the log
+		if err := exec.loop.run.suspension.awaitEarlierCalls(ctx, exec.CallID, earlierDecided); err != nil {
+			return exec.canceledOr(ctx, err)
 		}
 	}
 }
@@ -211,22 +212,21 @@ func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 
 	request := a.callRequest(ctx, exec)
 	var result *content.Result
-	if exec.loop != nil {
-		if result, err = exec.loop.sendCall(ctx, exec, request); err == nil {
-			exec.loop.run.reserveMemory(result.Size())
-		}
-	} else {
+	if exec.loop == nil {
 		result, err = a.Tools.Call(ctx, request)
 		exec.duration = time.Since(started)
+	} else {
+		result, err = exec.loop.sendCall(ctx, exec, request)
 	}
 	if exec.notifications != nil && exec.notifications.err != nil {
 		return fmt.Errorf("append a notification of the server: %w", exec.notifications.err)
 	}
-	toolTimeUsed := errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed)
-	if failed, ok := errors.AsType[*mcp.CallError](err); ok && failed.Kind == mcp.Cancelled && toolTimeUsed {
-		return exec.canceledFailure(ctx) // its message gives the model the reason
-	}
 	if err != nil {
+		failed, isFailure := errors.AsType[*mcp.CallError](err)
+		isCanceled := isFailure && failed.Kind == mcp.Cancelled
+		if isCanceled && errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed) {
+			return exec.canceledFailure(ctx) // its message gives the model the reason
+		}
 		return err
 	}
 	if result.IsError {
@@ -254,8 +254,6 @@ func (a *Agent) callRequest(ctx context.Context, exec *toolExecution) mcp.Call {
 	}
 	if exec.loop != nil {
 		request.ThreadID = exec.loop.run.ThreadID
-	}
-	if exec.notifications != nil {
 		request.Progress = func(p mcp.Progress) { exec.notifications.appendProgress(ctx, p) }
 		request.Log = func(m mcp.LogMessage) { exec.notifications.appendLog(ctx, m) }
 	}
@@ -265,8 +263,8 @@ func (a *Agent) callRequest(ctx context.Context, exec *toolExecution) mcp.Call {
 // sendCall sends one of the run's calls and returns its result. If the server's response requires input (protocol
 // 2026-07-28) or a sign-in, sendCall asks the run's owner and sends the call again, as often as the server requires.
 // While it waits for the owner, the run may be parked; another process then continues at this question. Questions that
-// the server asks during the call (request.Elicit) are answered while the call is in flight. A failure of the call is a
-// *mcp.CallError; any other error ends the run.
+// the server asks during the call (request.Elicit) are answered while the call is in flight. The result counts as
+// memory of the run. A failure of the call is a *mcp.CallError; any other error ends the run.
 func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Call) (*content.Result, error) {
 	if err := l.withdrawQuestions(ctx, exec.replayed, exec.pending.interruptIDs()...); err != nil {
 		return nil, err
@@ -283,19 +281,7 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 		signInID := newID("int") // the id of the question that asks for a sign-in, if one is needed
 		request.Tool = l.agent.currentToolName(exec)
 		request.Waiter = waiterName(l.run.ID, signInID)
-		// The note precedes the request, because a process that takes over the run must not send the request again.
-		// writeNote also stores all events before the note. If the process dies between note and request, the call
-		// counts as sent although it was not. That is safe: it is not executed twice.
-		err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(exec.CallID))
-		if err != nil && ctx.Err() != nil {
-			return nil, exec.canceledFailure(ctx)
-		}
-		if err != nil {
-			return nil, err
-		}
-		started := time.Now()
-		result, err := l.agent.Tools.Call(ctx, request)
-		exec.duration += time.Since(started)
+		result, err := l.sendOnce(ctx, exec, request)
 		switch {
 		case err != nil:
 			return nil, err
@@ -304,6 +290,7 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 		case result.InputRequired != nil:
 			err = l.savePending(ctx, exec, result.InputRequired)
 		default:
+			l.run.reserveMemory(result.Size())
 			return result, nil
 		}
 		if err != nil {
@@ -312,14 +299,30 @@ func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Ca
 	}
 }
 
+// sendOnce sends a call once, after it has stored a note that says so, and adds the duration of the request to
+// exec.duration. The note precedes the request, because a process that takes over the run must not send the request
+// again. If this process dies between the two, the call counts as sent although it was not. That is safe: it is not
+// executed twice.
+func (l *loop) sendOnce(ctx context.Context, exec *toolExecution, request mcp.Call) (*content.Result, error) {
+	if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(exec.CallID)); err != nil {
+		return nil, exec.canceledOr(ctx, err)
+	}
+	started := time.Now()
+	defer func() { exec.duration += time.Since(started) }()
+	return l.agent.Tools.Call(ctx, request)
+}
+
 // requestMeta returns the _meta of the request to the server. It contains the number of agents that the question has
 // passed through (HopsKey) and the W3C trace context: only servers that are reached over HTTP get a header with the
 // trace context.
 func (exec *toolExecution) requestMeta(ctx context.Context) map[string]any {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
-	meta := make(map[string]any, len(carrier)+1)
-	meta[HopsKey] = exec.nextHops()
+	hops := 1 // this agent counts too
+	if exec.loop != nil {
+		hops += exec.loop.run.req.Hops
+	}
+	meta := map[string]any{HopsKey: hops}
 	for k, v := range carrier {
 		meta[k] = v
 	}

@@ -21,16 +21,6 @@ import (
 // maxCallsPerTurn is how many calls of one turn are executed; calls beyond it are refused.
 const maxCallsPerTurn = 32
 
-// metadataParams returns the call's arguments for tool_params in the metadata. It always returns a JSON object: if the
-// model's text is not one, the object has the text as its member args_text.
-func (c *call) metadataParams() jsonText {
-	if c.args != nil {
-		return c.args
-	}
-	quoted, _ := json.Marshal(map[string]string{"args_text": c.argsText}) // strings always marshal
-	return quoted
-}
-
 // changedArgsNote returns a line that shows the model the arguments as a person changed them, or "" if they were not
 // changed.
 func (c *call) changedArgsNote() string {
@@ -75,18 +65,19 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 	if err != nil {
 		return err
 	}
-	l.media.startTurn()
+	l.media.shownInTurn = 0
+	ownCount := 0 // how many calls of the agent's own tools the loop has passed
 	for _, c := range reply.calls {
 		if c.byClient {
-			l.appendMetadata(c, l.boundedParams(c), jsonText("null")) // the client sends the result with its next request
+			l.appendMetadata(c, l.chargeParams(c), jsonText("null")) // the client sends the result with its next request
 			continue
 		}
-		outcome := outcomes[0] // outcomes contains only the calls that the agent executes
-		outcomes = outcomes[1:]
+		outcome := outcomes[ownCount]
+		ownCount++
 		if outcome.spent != nil {
 			l.countChild(*outcome.spent)
 		}
-		l.messages = append(l.messages, l.resultMessage(c, outcome))
+		l.messages = append(l.messages, l.chargeResult(c, outcome))
 		l.addMetadata(c, outcome)
 	}
 	l.reserveConversation()
@@ -101,50 +92,43 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 
 // runCalls executes a turn's calls concurrently, except those that ended in another process. It returns one outcome for
 // each call, in the order of calls. A failed call does not affect the others. If a hook ends the run or the time for
-// tools is used up, runCalls cancels the calls in flight. A non-nil error ends the run; if ctx has ended, it is the
-// cause of ctx.
+// tools is used up, runCalls cancels the calls in flight. An error ends the run; if ctx has ended, it is the cause of
+// ctx.
 //
 // runCalls returns only after the goroutines of all calls have ended, so that no event of a call comes after the next
 // step's step_start. Each goroutine writes only its own elements of outcomes and errs.
 func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callOutcome, error) {
 	outcomes := make([]callOutcome, len(calls))
 	errs := make([]error, len(calls))
-	turnCtx, endTurn := context.WithCancelCause(ctx)
-	defer endTurn(nil)
+	turnCtx, cancelTurn := context.WithCancelCause(ctx)
+	defer cancelTurn(nil)
 	// toolTime ends when the time for tools is used up or when the run ends; then its cause is the run's.
 	toolTime := l.run.clock.ToolContext()
-	stopAfterFunc := context.AfterFunc(toolTime, func() { endTurn(context.Cause(toolTime)) })
+	stopAfterFunc := context.AfterFunc(toolTime, func() { cancelTurn(context.Cause(toolTime)) })
 	defer stopAfterFunc()
 	remaining := l.restoreCalls(ctx, calls, outcomes)
-	l.run.suspension.beginTurn(turnCtx, remaining)
+	l.run.suspension.beginCalls(turnCtx, remaining...)
 
 	var wg sync.WaitGroup
-	refusals := l.refuseExcessAsks(calls)
+	refusals := l.applyTurnLimits(calls, final)
 	for i, c := range calls {
 		if outcomes[i].isSet() {
 			continue
-		}
-		refusal := refusals[i]
-		switch {
-		case final:
-			refusal = recorded.NoMoreCalls
-		case i >= maxCallsPerTurn:
-			refusal = fmt.Sprintf(recorded.LimitOfTurn+"%d calls can be made in one turn.", maxCallsPerTurn)
 		}
 		wg.Go(func() {
 			defer recoverTo(&errs[i])
 			defer func() { errs[i] = errors.Join(errs[i], l.run.suspension.endCall(c.CallID)) }()
 			defer l.budget.SkipCall(i) // if this call was not charged, later calls must not wait for it
-			outcomes[i], errs[i] = l.runCall(turnCtx, c, i, refusal)
+			outcomes[i], errs[i] = l.runCall(turnCtx, c, i, refusals[i])
 			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
-				endTurn(abort)
+				cancelTurn(abort)
 			}
 		})
 	}
 
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
-		return outcomes, err
+		return nil, err
 	}
 	return outcomes, errors.Join(errs...)
 }
@@ -158,7 +142,7 @@ func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
 		call: c, tool: tool, toolExists: exists, refusal: refusal, contextParams: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
 		notifications: &notificationSink{run: l.run, call: c.Call}, loop: l, index: index, replayed: l.replayed.Call(c.CallID),
 	}
-	exec.pending = l.replayedPending(exec.replayed)
+	exec.pending = l.restorePending(exec.replayed)
 	if exec.pending != nil {
 		c.args = exec.pending.Args
 		c.edited = exec.pending.Edited
@@ -167,17 +151,17 @@ func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
 			exec.tool, exec.toolExists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
 		}
 	}
-	if l.isSearch(c) {
+	l.setBuiltin(&exec)
+	return exec
+}
+
+// setBuiltin completes exec if the called tool is one of the agent's own: the tool search, or one of l.askTools.
+func (l *loop) setBuiltin(exec *toolExecution) {
+	if l.isSearch(exec.call) {
 		exec.tool = l.search.Tool
 		exec.toolExists = true
 		exec.builtin = l.searchTools
 	}
-	l.prepareAsk(&exec)
-	return exec
-}
-
-// prepareAsk makes exec ask another agent when it is executed, if the called tool is one of l.askTools.
-func (l *loop) prepareAsk(exec *toolExecution) {
 	for _, t := range l.askTools {
 		if t.Name == exec.Tool {
 			exec.tool = catalog.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
@@ -188,29 +172,33 @@ func (l *loop) prepareAsk(exec *toolExecution) {
 	}
 }
 
-// refuseExcessAsks returns one text per call. The text is "" if the call may be made, and otherwise says that the turn
-// asks more than maxAsksPerTurn agents. It also sets l.askCount, the number of child runs that share the rest of the
-// budget.
-func (l *loop) refuseExcessAsks(calls []*call) []string {
-	refusals := make([]string, len(calls))
+// applyTurnLimits returns one text per call. The text is "" if the call may be made. Otherwise it tells the model why
+// the call is refused: the turn is the final one, or the call is beyond maxCallsPerTurn or maxAsksPerTurn.
+// applyTurnLimits also sets l.askCount, the number of child runs that share the rest of the budget.
+func (l *loop) applyTurnLimits(calls []*call, final bool) (refusals []string) {
+	refusals = make([]string, len(calls))
 	l.askCount = 0
 	for i, c := range calls {
-		if !hasAskTool(l.askTools, c.Tool) {
-			continue
+		isAsk := hasAskTool(l.askTools, c.Tool)
+		isExcessAsk := isAsk && l.askCount == maxAsksPerTurn
+		if isAsk && !isExcessAsk {
+			l.askCount++
 		}
-		if l.askCount == maxAsksPerTurn {
+		switch {
+		case final:
+			refusals[i] = recorded.NoMoreCalls
+		case i >= maxCallsPerTurn:
+			refusals[i] = fmt.Sprintf(recorded.LimitOfTurn+"%d calls can be made in one turn.", maxCallsPerTurn)
+		case isExcessAsk:
 			refusals[i] = fmt.Sprintf(recorded.LimitOfTurn+"%d agents can be asked in one turn.", maxAsksPerTurn)
-			continue
 		}
-		l.askCount++
 	}
 	return refusals
 }
 
 // runCall executes one of a turn's calls and appends its tool_result or tool_error. index is the call's position in the
-// calls that runCalls got. refusal says why the call must not be made; "" means that it may be made. If a hook reacts
-// to the call by ending the run, runCall returns the outcome together with an *abortError. With any other error, the
-// outcome is zero.
+// calls that runCalls got. refusal says why the call must not be made; "" means that it may be made. If a hook ends the
+// run because of the call, the error is an *abortError. With an error, the outcome is zero.
 func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) (callOutcome, error) {
 	exec := l.newExecution(c, index, refusal)
 	outcome, err := l.agent.executeToolCall(ctx, exec)
@@ -235,17 +223,19 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 	if err := l.run.awaitOrder(ctx, end); err != nil {
 		return callOutcome{}, err
 	}
-	err = l.run.suspension.appendOutcome(ctx, c.CallID, end)
-	if err == nil && outcome.abort != nil {
-		err = outcome.abort
+	if err := l.run.suspension.appendOutcome(ctx, c.CallID, end); err != nil {
+		return callOutcome{}, err
 	}
-	return outcome, err
+	if outcome.abort != nil {
+		return callOutcome{}, outcome.abort
+	}
+	return outcome, nil
 }
 
-// resultMessage returns the message that tells the model a call's outcome. It limits the text to maxForModel and to
-// what is left of the run's budget of result bytes. It charges that budget, so call it once for each call, in call
-// order.
-func (l *loop) resultMessage(c *call, outcome callOutcome) llm.Message {
+// chargeResult returns the message that tells the model a call's outcome, and charges the run's budget of result bytes
+// for its text. It limits the text to maxForModel and to what is left of that budget. Call it once for each call, in
+// call order.
+func (l *loop) chargeResult(c *call, outcome callOutcome) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
 	if failure := outcome.errorEvent; failure != nil {
 		text := c.changedArgsNote() + string(errorObject(failure.Payload))
@@ -262,33 +252,44 @@ func (l *loop) resultMessage(c *call, outcome callOutcome) llm.Message {
 
 // errorObject returns the JSON object that represents a failure in the conversation and the metadata.
 func errorObject(text string) jsonText {
-	quoted, _ := json.Marshal(map[string]string{"error": text}) // strings always marshal
-	return quoted
+	object, _ := json.Marshal(map[string]string{"error": text}) // strings always marshal
+	return object
 }
 
 // addMetadata adds a call to the answer's metadata. A run's calls share maxMetadata bytes. Once these are used up, the
 // metadata gets only the first minMetadata bytes of a call's arguments and of its result.
 func (l *loop) addMetadata(c *call, outcome callOutcome) {
-	params := l.boundedParams(c)
+	params := l.chargeParams(c)
+	var result jsonText
 	if failure := outcome.errorEvent; failure != nil {
 		text, _ := content.TruncateText(failure.Payload, l.metadataLeft(), outcome.resultURL)
-		l.appendMetadata(c, params, errorObject(text))
-		return
+		result = errorObject(text)
+	} else {
+		result = content.TruncateValue(outcome.resultEvent.Payload, l.metadataLeft(), outcome.resultURL)
 	}
-	result := content.TruncateValue(outcome.resultEvent.Payload, l.metadataLeft(), outcome.resultURL)
 	l.appendMetadata(c, params, result)
 }
 
-// boundedParams returns a call's arguments for the metadata. If they exceed what is left of maxMetadata, it returns
-// only their first minMetadata bytes, as text. It adds the length of what it returns to l.metadataSize.
-func (l *loop) boundedParams(c *call) jsonText {
-	params := c.metadataParams()
+// chargeParams returns a call's arguments for the metadata, and adds their length to l.metadataSize. If they exceed
+// what is left of maxMetadata, it returns only their first minMetadata bytes, as text.
+func (l *loop) chargeParams(c *call) jsonText {
+	params := c.args
+	if params == nil {
+		params = argsTextObject(c.argsText)
+	}
 	if len(params) > l.metadataLeft() {
 		text, _ := content.TruncateText(string(params), minMetadata, "")
-		params, _ = json.Marshal(map[string]string{"args_text": text})
+		params = argsTextObject(text)
 	}
 	l.metadataSize += len(params)
 	return params
+}
+
+// argsTextObject returns the JSON object that represents arguments in the metadata that are not a JSON object or are
+// cut.
+func argsTextObject(text string) jsonText {
+	object, _ := json.Marshal(map[string]string{"args_text": text}) // strings always marshal
+	return object
 }
 
 // appendMetadata adds one element to each of the metadata's three lists, which must stay equally long.
@@ -307,9 +308,6 @@ const (
 	maxShownPerTurn = 8        // images and sounds
 	maxShownPerRun  = 16 << 20 // base64 characters, which every later request sends again
 )
-
-// startTurn resets the count of media shown in the current turn.
-func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 
 // admitMedia counts an image or sound towards the limits, and returns it in a form that the model accepts. If it must
 // be left out, admitMedia returns nil and the reason. The reason is "" if media is nil or the model does not accept

@@ -14,7 +14,7 @@ func TestMediaOfARunIsBounded(t *testing.T) {
 	g := mediaBudget{profile: llm.Profile{Images: true}, budget: &budget.Budget{}}
 	big := &content.Media{MIME: "image/png", Data: base64.StdEncoding.EncodeToString(append([]byte("\x89PNG\r\n\x1a\n"), make([]byte, 3<<20-8)...))}
 	for i := range 5 {
-		g.startTurn()
+		g.shownInTurn = 0
 		taken, refusal := g.admitMedia(big)
 		if fits := i < 4; fits != (taken != nil) || fits != (refusal == "") {
 			t.Errorf("picture %d of %d characters: taken %t, refusal %q, want taken %t", i+1, len(big.Data), taken != nil, refusal, fits)
