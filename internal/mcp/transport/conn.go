@@ -96,11 +96,11 @@ type streamConn struct {
 
 // pendingRequest is a request to the server that has no answer yet.
 type pendingRequest struct {
-	id      jsonrpc.ID
-	trip    *RoundTrip // nil for a request that the SDK itself sends
-	method  string
-	sent    bool // writing has begun, and has not failed with NotRun
-	writing bool // writeLoop is writing it, and fails it if the connection ends
+	id        jsonrpc.ID
+	roundTrip *RoundTrip // nil for a request that the SDK itself sends
+	method    string
+	sent      bool // writing has begun, and has not failed with NotRun
+	writing   bool // writeLoop is writing it, and fails it if the connection ends
 }
 
 // maxDropLog is how many dropped messages are logged per connection.
@@ -155,23 +155,23 @@ func (c *streamConn) removePendingLocked(id jsonrpc.ID) *pendingRequest {
 		return nil
 	}
 	delete(c.pending, id)
-	if pending.trip != nil {
-		delete(c.byToken, pending.trip.ProgressToken)
-		c.setReadLimitLocked(pending.trip)
+	if pending.roundTrip != nil {
+		delete(c.byToken, pending.roundTrip.ProgressToken)
+		c.setReadLimitLocked(pending.roundTrip)
 	}
 	return pending
 }
 
-// setReadLimitLocked sets the connection's read limit to the largest limit of all pending requests. Call it after trip
-// was added to or removed from c.pending. c.mu must be held.
-func (c *streamConn) setReadLimitLocked(trip *RoundTrip) {
-	if trip.MaxAnswer <= MaxMessage {
-		return // trip does not raise the limit
+// setReadLimitLocked sets the connection's read limit to the largest limit of all pending requests. Call it after
+// roundTrip was added to or removed from c.pending. c.mu must be held.
+func (c *streamConn) setReadLimitLocked(roundTrip *RoundTrip) {
+	if roundTrip.MaxAnswer <= MaxMessage {
+		return // roundTrip does not raise the limit
 	}
 	limit := MaxMessage
 	for _, pending := range c.pending {
-		if pending.trip != nil {
-			limit = max(limit, pending.trip.answerLimit())
+		if pending.roundTrip != nil {
+			limit = max(limit, pending.roundTrip.answerLimit())
 		}
 	}
 	c.conn.SetReadLimit(limit)
@@ -221,7 +221,7 @@ func (c *streamConn) endConnectionLocked(err error) {
 // the oversized message has the request's id, or its id is unknown and isOnly says that no other request waited for a
 // result. Any other request may have run, and has an unknown outcome. c.mu must be held.
 func (c *streamConn) failPendingLocked(pending *pendingRequest, isOnly bool) {
-	if pending.trip == nil {
+	if pending.roundTrip == nil {
 		return
 	}
 	failure, _ := errors.AsType[*Failure](c.err)
@@ -231,11 +231,11 @@ func (c *streamConn) failPendingLocked(pending *pendingRequest, isOnly bool) {
 	}
 	switch {
 	case !pending.sent:
-		pending.trip.fail(LostSession(c.err))
+		pending.roundTrip.fail(LostSession(c.err))
 	case isAnswer && failure != nil && failure.Kind == TooLarge:
-		pending.trip.fail(failure)
+		pending.roundTrip.fail(failure)
 	default:
-		pending.trip.fail(connectionEnded(c.err))
+		pending.roundTrip.fail(connectionEnded(c.err))
 	}
 }
 

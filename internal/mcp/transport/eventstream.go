@@ -33,10 +33,10 @@ const (
 // as it reads them, so the call gets them before its answer, and a flood of them does not fill the SDK's queue, which
 // has no bound. It returns at most one answer; after that, readToEnd discards the rest of the body.
 type eventStream struct {
-	trip *RoundTrip
-	id   jsonrpc.ID // of the request
-	body io.ReadCloser
-	log  *slog.Logger
+	roundTrip *RoundTrip
+	id        jsonrpc.ID // of the request
+	body      io.ReadCloser
+	log       *slog.Logger
 	eventReader
 	opened   time.Time
 	requests int  // how many requests the server has sent in the stream
@@ -47,12 +47,12 @@ type eventStream struct {
 	messages, bytes int
 }
 
-// newEventStream returns the stream in body, which answers the request id of trip. trip.streamOpened must have been
-// called; eventStream.close calls streamClosed.
-func newEventStream(trip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
+// newEventStream returns the stream in body, which answers the request id of roundTrip. roundTrip.streamOpened must
+// have been called; eventStream.close calls streamClosed.
+func newEventStream(roundTrip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
 	return &eventStream{
-		trip: trip, id: id, body: body, log: log,
-		opened: time.Now(), eventReader: newEventReader(body, trip.answerLimit()),
+		roundTrip: roundTrip, id: id, body: body, log: log,
+		opened: time.Now(), eventReader: newEventReader(body, roundTrip.answerLimit()),
 	}
 }
 
@@ -175,7 +175,7 @@ func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
 			return nil, err
 		}
 		if _, isAnswer := msg.(*jsonrpc.Response); !isAnswer && !s.listens {
-			if f := s.trip.countReceived(read); f != nil {
+			if f := s.roundTrip.countReceived(read); f != nil {
 				return nil, f
 			}
 			s.throttle(read)
@@ -201,7 +201,7 @@ func (s *eventStream) throttle(n int) {
 	s.messages++
 	s.bytes += n
 	if s.messages >= throttleMessages || s.bytes >= throttleBytes {
-		Pause(s.trip.ctx, throttleInterval-now.Sub(s.intervalStart))
+		Pause(s.roundTrip.ctx, throttleInterval-now.Sub(s.intervalStart))
 	}
 }
 
@@ -226,7 +226,7 @@ func (s *eventStream) readToEnd() (whole bool) {
 // close closes the body and calls streamClosed. It must be called exactly once, and s must not be used after that.
 func (s *eventStream) close() {
 	_ = s.body.Close()
-	s.trip.streamClosed()
+	s.roundTrip.streamClosed()
 }
 
 // processMessage processes msg, whose text is data. It returns the message for the SDK, which may be the answer, or
@@ -234,7 +234,7 @@ func (s *eventStream) close() {
 func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.Message, *Failure) {
 	// Each message restarts the idle timeout. The call's deadline and countReceived keep messages from extending it
 	// forever.
-	s.trip.timer.noteActivity()
+	s.roundTrip.timer.noteActivity()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		if !m.ID.IsValid() { // an error without an id can only be about the request that the stream belongs to
@@ -252,7 +252,7 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 				return nil, BadReply("too many requests in one stream", nil)
 			}
 			m.Params = bytes.Clone(m.Params) // copied, because data is valid only until the next message
-			return s.trip.Session.Request(m, s.trip), nil
+			return s.roundTrip.Session.Request(m, s.roundTrip), nil
 		}
 		return s.processNotification(m, data), nil
 	}
@@ -264,35 +264,35 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 func (s *eventStream) processNotification(m *jsonrpc.Request, data []byte) jsonrpc.Message {
 	switch m.Method {
 	case notificationProgress:
-		if s.trip.hasToken(data) {
-			s.trip.Session.Progress(s.trip, data)
+		if s.roundTrip.hasToken(data) {
+			s.roundTrip.Session.Progress(s.roundTrip, data)
 		}
 		return nil
 	case notificationMessage:
-		s.trip.Session.Log(s.trip, data)
+		s.roundTrip.Session.Log(s.roundTrip, data)
 		return nil
 	}
 	m.Params = bytes.Clone(m.Params)
-	s.trip.Session.Notification(m.Method, m.Params)
+	s.roundTrip.Session.Notification(m.Method, m.Params)
 	return m
 }
 
 // readStream reads resp, the stream that answers msg, and delivers its messages and the answer to the SDK.
-// trip.streamOpened must have been called. If the stream breaks, readStream resumes it, provided that an event had an
-// id and the protocol version is before StatelessVersion. Otherwise it fails trip with an unknown outcome.
-func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
+// roundTrip.streamOpened must have been called. If the stream breaks, readStream resumes it, provided that an event had
+// an id and the protocol version is before StatelessVersion. Otherwise it fails roundTrip with an unknown outcome.
+func (c *httpConn) readStream(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	// Both are kept if a resumed stream ends without an event (WHATWG HTML, "Server-sent events").
 	var lastID string
 	var retry time.Duration
 	for {
-		s := newEventStream(trip, msg.ID, resp.Body, c.Logger)
+		s := newEventStream(roundTrip, msg.ID, resp.Body, c.Logger)
 		s.listens = msg.Method == methodListen
 		answer, err := c.readAnswer(ctx, s)
 		if err == nil {
 			// In the background, so that the call does not wait for it. RoundTrip.Finish bounds the time.
 			ended := c.idle.beginEnd(resp)
 			c.background.Go(func() { ended(s.readToEnd()) })
-			c.deliverAnswer(ctx, trip, msg, answer)
+			c.deliverAnswer(ctx, roundTrip, msg, answer)
 			return
 		}
 		s.close()
@@ -303,7 +303,7 @@ func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc
 		mayContinue := isRefused
 		if !isRefused && lastID != "" && c.session.Protocol() < StatelessVersion {
 			if resp, err = c.resume(ctx, lastID, retry); err == nil {
-				trip.streamOpened()
+				roundTrip.streamOpened()
 				continue
 			}
 			mayContinue = ctx.Err() == nil
@@ -312,9 +312,9 @@ func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc
 			failure = &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 		}
 		if mayContinue {
-			trip.abort(failure)
+			roundTrip.abort(failure)
 		} else {
-			trip.fail(failure)
+			roundTrip.fail(failure)
 		}
 		return
 	}

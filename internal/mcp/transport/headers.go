@@ -30,51 +30,51 @@ func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		closeBody(r)
 		return nil, fmt.Errorf("request to %s, which is not the configured server", r.URL.Host)
 	}
-	trip := RoundTripOf(r.Context())
+	roundTrip := RoundTripOf(r.Context())
 	tokens := t.Tokens
-	if own := trip.sender(); own != nil {
+	if own := roundTrip.sender(); own != nil {
 		tokens = own
 	}
-	t.addHeaders(r, trip)
+	t.addHeaders(r, roundTrip)
 	if tokens == nil {
 		return t.Next.RoundTrip(r)
 	}
-	trip.fetchingToken.Store(true) // tokenWatcher sets it to false
-	return tokens.Send(tokenWatcher{t.Next, trip}, r)
+	roundTrip.fetchingToken.Store(true) // tokenWatcher sets it to false
+	return tokens.Send(tokenWatcher{t.Next, roundTrip}, r)
 }
 
 // tokenWatcher is the http.RoundTripper that is passed to a Sender, to maintain RoundTrip.fetchingToken. A Sender
 // fetches a token before it calls tokenWatcher, and again after the server has refused the token.
 type tokenWatcher struct {
-	next http.RoundTripper
-	trip *RoundTrip
+	next      http.RoundTripper
+	roundTrip *RoundTrip
 }
 
 // RoundTrip implements http.RoundTripper.
 func (w tokenWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
-	w.trip.fetchingToken.Store(false)
+	w.roundTrip.fetchingToken.Store(false)
 	resp, err := w.next.RoundTrip(r)
 	if err == nil && refusesToken(r, resp) {
-		w.trip.fetchingToken.Store(true)
+		w.roundTrip.fetchingToken.Store(true)
 	}
 	return resp, err
 }
 
-// addHeaders adds the configured headers and the query parameters to r. If names are equal, a query parameter of trip
-// replaces one of the server, which replaces one in the URL. trip may be nil.
-func (t *HeaderTransport) addHeaders(r *http.Request, trip *RoundTrip) {
+// addHeaders adds the configured headers and the query parameters to r. If names are equal, a query parameter of
+// roundTrip replaces one of the server, which replaces one in the URL. roundTrip may be nil.
+func (t *HeaderTransport) addHeaders(r *http.Request, roundTrip *RoundTrip) {
 	for name, value := range t.Headers {
 		r.Header.Set(name, value.Reveal())
 	}
-	if len(t.Query) == 0 && (trip == nil || len(trip.Query) == 0) {
+	if len(t.Query) == 0 && (roundTrip == nil || len(roundTrip.Query) == 0) {
 		return
 	}
 	query := r.URL.Query()
 	for name, value := range t.Query {
 		query.Set(name, value)
 	}
-	if trip != nil {
-		for name, value := range trip.Query {
+	if roundTrip != nil {
+		for name, value := range roundTrip.Query {
 			query.Set(name, value)
 		}
 	}
@@ -88,7 +88,7 @@ type Bearer struct{ Source token.Source }
 // per RoundTrip, so a server that always refuses does not cause a loop. If the Source has no token, the error is a
 // *Failure that wraps ErrCredentials.
 func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-	trip := RoundTripOf(r.Context())
+	roundTrip := RoundTripOf(r.Context())
 	bearer, err := b.Source.Token(r.Context())
 	if err != nil {
 		closeBody(r)
@@ -96,11 +96,11 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	}
 	r.Header.Set("Authorization", "Bearer "+bearer.Reveal()) // replaces a configured header
 	resp, err := next.RoundTrip(r)
-	if err != nil || !refusesToken(r, resp) || !trip.tokenRenewed.CompareAndSwap(false, true) {
+	if err != nil || !refusesToken(r, resp) || !roundTrip.tokenRenewed.CompareAndSwap(false, true) {
 		return resp, err
 	}
 	drainBody(resp)
-	trip.sent.Store(false) // the server refused the request, so it has not run
+	roundTrip.sent.Store(false) // the server refused the request, so it has not run
 	if bearer, err = b.Source.Renew(r.Context(), bearer); err != nil {
 		f := badStatus(resp.StatusCode)
 		f.Err = CredentialsError(err)

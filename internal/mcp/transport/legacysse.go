@@ -258,17 +258,17 @@ func (c *legacySSE) Write(data []byte) error {
 
 // post sends data as one message and waits for the reply, whose body it ignores. It returns nil for a 2xx status.
 func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
-	trip := &RoundTrip{Session: RoundTripOf(c.ctx).Session}
-	ctx = context.WithValue(ctx, roundTripKey{}, trip)
+	roundTrip := &RoundTrip{Session: RoundTripOf(c.ctx).Session}
+	ctx = context.WithValue(ctx, roundTripKey{}, roundTrip)
 
-	r, err := http.NewRequestWithContext(trip.traceConn(ctx), http.MethodPost, c.endpoint, bytes.NewReader(data))
+	r, err := http.NewRequestWithContext(roundTrip.traceConn(ctx), http.MethodPost, c.endpoint, bytes.NewReader(data))
 	if err != nil {
 		return noReply(err, false)
 	}
 	r.Header["Content-Type"] = jsonOnly
 	resp, err := c.cfg.RoundTripper.RoundTrip(r)
 	if err != nil {
-		return noReply(err, trip.sent.Load())
+		return noReply(err, roundTrip.sent.Load())
 	}
 	body := drainBody(resp)
 	switch {
@@ -318,11 +318,11 @@ func (c *streamConn) failRequest(err error) bool {
 	if !ok {
 		return false
 	}
-	if pending := c.removePending(e.id); pending != nil && pending.trip != nil {
+	if pending := c.removePending(e.id); pending != nil && pending.roundTrip != nil {
 		if e.failure.NotRun {
-			pending.trip.sent.Store(false)
+			pending.roundTrip.sent.Store(false)
 		}
-		pending.trip.fail(e.failure)
+		pending.roundTrip.fail(e.failure)
 	}
 	return true
 }

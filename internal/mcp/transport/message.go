@@ -143,8 +143,8 @@ func streamedMethod(data []byte) string {
 	}
 }
 
-// largeID is the prefix of the string ids that decodeID gives the SDK in place of integers that float64 cannot represent
-// exactly. encodeMessage converts them back. The SDK itself makes integer ids from float64 values only.
+// largeID is the prefix of the string ids that decodeID gives the SDK in place of integers that float64 cannot
+// represent exactly. encodeMessage converts them back. The SDK itself makes integer ids from float64 values only.
 const largeID = "answerd/integer:"
 
 // encodeMessage encodes one of our messages. An answer gets the id that the server's request had.

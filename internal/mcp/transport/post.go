@@ -21,21 +21,21 @@ import (
 // then queued for Read, or the RoundTrip has failed. The SDK ends the session if Write returns an error, so it returns
 // one only if notifications/initialized fails or ctx carries no RoundTrip.
 func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
-	trip := RoundTripOf(ctx)
-	if trip == nil {
+	roundTrip := RoundTripOf(ctx)
+	if roundTrip == nil {
 		return errors.New("the context of a message carries no RoundTrip")
 	}
 	// A panic must not reach the SDK, even if the SDK's caller recovers from it: the SDK would wait forever for the
 	// end of this request, and its session could never be closed.
-	defer Recover(c.Logger, trip.fail)
+	defer Recover(c.Logger, roundTrip.fail)
 	m, ok := msg.(*jsonrpc.Request)
 	switch {
 	case !ok:
-		c.sendResponse(ctx, trip.life, msg)
+		c.sendResponse(ctx, roundTrip.life, msg)
 	case m.IsCall():
-		c.sendRequest(ctx, trip, standardName(m))
+		c.sendRequest(ctx, roundTrip, standardName(m))
 	case m.Method == notificationCancelled:
-		c.cancelRequest(ctx, trip, m)
+		c.cancelRequest(ctx, roundTrip, m)
 	case m.Method == notificationInitialized:
 		if c.wantsStandaloneStream() {
 			c.openStandaloneStream()
@@ -78,29 +78,29 @@ func repeatAnswer(ctx, life context.Context, post func(context.Context) *Failure
 }
 
 // sendRequest sends the request msg and processes the reply. It delivers the server's answer to the SDK. If it gets no
-// valid answer, it ends trip with the failure instead (RoundTrip.fail).
-func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
-	trip.prepareMessage()
+// valid answer, it ends roundTrip with the failure instead (RoundTrip.fail).
+func (c *httpConn) sendRequest(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request) {
+	roundTrip.prepareMessage()
 	if c.sessionLost() {
-		trip.fail(LostSession(nil))
+		roundTrip.fail(LostSession(nil))
 		return
 	}
 	if serverMayAsk(msg.Method) && c.session.standalone.Load() {
-		c.session.inflight.add(trip) // the server may send its requests on the standalone stream
+		c.session.inflight.add(roundTrip) // the server may send its requests on the standalone stream
 	}
-	r, err := c.newRequest(trip.traceConn(ctx), http.MethodPost, msg)
+	r, err := c.newRequest(roundTrip.traceConn(ctx), http.MethodPost, msg)
 	if err != nil {
-		trip.fail(noReply(err, false))
+		roundTrip.fail(noReply(err, false))
 		return
 	}
 	c.idle.takeConn(ctx)
 	resp, err := c.RoundTripper.RoundTrip(r)
 	if err != nil {
-		trip.fail(noReply(err, trip.sent.Load()))
+		roundTrip.fail(noReply(err, roundTrip.sent.Load()))
 		return
 	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		c.processRefusal(ctx, trip, msg, resp)
+		c.processRefusal(ctx, roundTrip, msg, resp)
 		return
 	}
 	if msg.Method == methodInitialize {
@@ -113,39 +113,39 @@ func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrp
 
 	switch mediaType(resp) {
 	case "text/event-stream":
-		trip.streamOpened()
-		c.readStream(ctx, trip, msg, resp)
+		roundTrip.streamOpened()
+		c.readStream(ctx, roundTrip, msg, resp)
 	case "application/json":
-		c.processJSON(ctx, trip, msg, resp)
+		c.processJSON(ctx, roundTrip, msg, resp)
 	default:
 		// This includes 202 and 204 without a body, because no answer will follow.
 		drainBody(resp)
 		c.idle.putConn(resp)
-		trip.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
+		roundTrip.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
 	}
 }
 
 // processJSON delivers the answer in resp, a JSON reply to msg, to the SDK. If resp has no valid answer, it fails
-// trip.
-func (c *httpConn) processJSON(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
-	body, failure := readJSON(resp, trip.answerLimit())
+// roundTrip.
+func (c *httpConn) processJSON(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
+	body, failure := readJSON(resp, roundTrip.answerLimit())
 	c.idle.putConn(resp)
 	if failure != nil {
-		trip.fail(failure)
+		roundTrip.fail(failure)
 		return
 	}
 	answer, failure := decodeReply(msg.ID, body)
 	if failure != nil {
-		trip.fail(failure)
+		roundTrip.fail(failure)
 		return
 	}
-	c.deliverAnswer(ctx, trip, msg, answer)
+	c.deliverAnswer(ctx, roundTrip, msg, answer)
 }
 
-// deliverAnswer delivers answer, the answer to m, to the SDK. If answer is not valid, it fails trip.
-func (c *httpConn) deliverAnswer(ctx context.Context, trip *RoundTrip, m *jsonrpc.Request, answer *jsonrpc.Response) {
-	if f := trip.acceptAnswer(answer); f != nil {
-		trip.fail(f)
+// deliverAnswer delivers answer, the answer to m, to the SDK. If answer is not valid, it fails roundTrip.
+func (c *httpConn) deliverAnswer(ctx context.Context, roundTrip *RoundTrip, m *jsonrpc.Request, answer *jsonrpc.Response) {
+	if f := roundTrip.acceptAnswer(answer); f != nil {
+		roundTrip.fail(f)
 		return
 	}
 	if m.Method == methodInitialize {
@@ -178,11 +178,11 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 	c.announcesTools = decoded.Capabilities.Tools.ListChanged
 }
 
-// processRefusal processes resp, a reply to msg with a status other than 2xx. It fails trip with a failure that is
+// processRefusal processes resp, a reply to msg with a status other than 2xx. It fails roundTrip with a failure that is
 // Lost if the reply says that the session is lost or, after the handshake, that the server refuses the session's
-// protocol version. Otherwise it delivers the JSON-RPC error in the body as the answer. Without such an error, it
-// fails trip with the status.
-func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
+// protocol version. Otherwise it delivers the JSON-RPC error in the body as the answer. Without such an error, it fails
+// roundTrip with the status.
+func (c *httpConn) processRefusal(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	body := drainBody(resp)
 	c.idle.putConn(resp)
 	var answer *jsonrpc.Response // nil if there is none
@@ -193,11 +193,11 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 	isToolError := resp.StatusCode == http.StatusBadRequest && answer != nil && !mayMeanLostSession(answer)
 	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) && !isToolError {
 		c.session.Lost.Store(true)
-		trip.fail(LostSession(badStatus(resp.StatusCode)))
+		roundTrip.fail(LostSession(badStatus(resp.StatusCode)))
 		return
 	}
-	if !trip.Handshake && resp.StatusCode == http.StatusBadRequest && refusesVersion(body, answer) {
-		trip.fail(&Failure{
+	if !roundTrip.Handshake && resp.StatusCode == http.StatusBadRequest && refusesVersion(body, answer) {
+		roundTrip.fail(&Failure{
 			Kind:   Unavailable,
 			Public: "it does not continue the session, or has another protocol version",
 			NotRun: true,
@@ -207,10 +207,10 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 		return
 	}
 	if answer != nil {
-		c.deliverAnswer(ctx, trip, msg, answer)
+		c.deliverAnswer(ctx, roundTrip, msg, answer)
 		return
 	}
-	trip.fail(refusal(resp))
+	roundTrip.fail(refusal(resp))
 }
 
 // refusesVersion reports whether a reply with status 400 says that the server does not support the session's protocol
@@ -345,14 +345,14 @@ func discoverVersion(params json.RawMessage) string {
 }
 
 // addRoutingHeaders adds the headers by which proxies route requests (2026-07-28 basic/transports, SEP-2243): m's
-// method, the name of m's target, and for tools/call the Headers of trip.
-func addRoutingHeaders(h http.Header, m *jsonrpc.Request, trip *RoundTrip) {
+// method, the name of m's target, and for tools/call the Headers of roundTrip.
+func addRoutingHeaders(h http.Header, m *jsonrpc.Request, roundTrip *RoundTrip) {
 	h[methodHeader] = []string{m.Method}
 	if name := targetName(m); name != "" {
 		h[nameHeader] = []string{wire.HeaderValue(name)}
 	}
 	if m.Method == methodCall {
-		for name, value := range trip.Headers {
+		for name, value := range roundTrip.Headers {
 			h.Set(name, value)
 		}
 	}
@@ -390,46 +390,46 @@ const (
 	maxResendPause = 8 * time.Second
 )
 
-// cancelRequest sends msg, the notifications/cancelled for the request of trip. If the server may not have read that
-// request yet (maxReadDelay), cancelRequest sends msg again in the background. Request and cancellation are POSTs on
-// two connections, and a server ignores the cancellation of a request that it does not know yet. Without a repetition,
-// the call would run to its end. No reply shows when the server has read a request, since many servers send the
-// headers with the result. A server ignores a second cancellation (2025-11-25 basic/utilities/cancellation).
+// cancelRequest sends msg, the notifications/cancelled for the request of roundTrip. If the server may not have read
+// that request yet (maxReadDelay), cancelRequest sends msg again in the background. Request and cancellation are POSTs
+// on two connections, and a server ignores the cancellation of a request that it does not know yet. Without a
+// repetition, the call would run to its end. No reply shows when the server has read a request, since many servers send
+// the headers with the result. A server ignores a second cancellation (2025-11-25 basic/utilities/cancellation).
 //
 // If the server reads the request within maxReadDelay, at time t after the first cancellation, and replies come at
 // once, the next cancellation is sent by 2t + 50 ms. From 2026-07-28 on, cancelRequest sends nothing, because the end
 // of the request's stream cancels the request (basic/patterns/cancellation).
-func (c *httpConn) cancelRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
+func (c *httpConn) cancelRequest(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request) {
 	// The handshake's requests must not be cancelled (2025-11-25 basic/lifecycle).
-	if trip.Handshake || !trip.sent.Load() || trip.noCancel.Load() || c.session.Protocol() >= StatelessVersion {
+	if roundTrip.Handshake || !roundTrip.sent.Load() || roundTrip.noCancel.Load() || c.session.Protocol() >= StatelessVersion {
 		return
 	}
 	// The SDK's context ends after 5 s. If the machine was suspended, that time may already be over.
 	ctx = context.WithoutCancel(ctx)
-	if !c.sendCancel(ctx, trip, msg) && trip.life.Err() == nil {
-		c.background.Go(func() { c.resendCancel(ctx, trip, msg) })
+	if !c.sendCancel(ctx, roundTrip, msg) && roundTrip.life.Err() == nil {
+		c.background.Go(func() { c.resendCancel(ctx, roundTrip, msg) })
 	}
 }
 
-// sendCancel sends m, the cancellation of trip's request, once. It returns true if the server had certainly read the
-// request before, and has received m. A reply with an error status also counts as received.
-func (c *httpConn) sendCancel(ctx context.Context, trip *RoundTrip, m *jsonrpc.Request) (certain bool) {
-	requestRead := time.Since(time.Unix(0, trip.sentAt.Load())) >= maxReadDelay
+// sendCancel sends m, the cancellation of roundTrip's request, once. It returns true if the server had certainly read
+// the request before, and has received m. A reply with an error status also counts as received.
+func (c *httpConn) sendCancel(ctx context.Context, roundTrip *RoundTrip, m *jsonrpc.Request) (certain bool) {
+	requestRead := time.Since(time.Unix(0, roundTrip.sentAt.Load())) >= maxReadDelay
 	f, _ := errors.AsType[*Failure](c.notify(ctx, NotifyTimeout, http.MethodPost, m))
 	return requestRead && (f == nil || f.Kind != UnknownOutcome)
 }
 
-// resendCancel repeats msg, the cancellation of trip's request, with growing pauses until sendCancel is certain or the
-// pause exceeds maxResendPause. When the life of trip ends, it sends msg one last time.
-func (c *httpConn) resendCancel(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
+// resendCancel repeats msg, the cancellation of roundTrip's request, with growing pauses until sendCancel is certain or
+// the pause exceeds maxResendPause. When the life of roundTrip ends, it sends msg one last time.
+func (c *httpConn) resendCancel(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request) {
 	defer Recover(c.Logger, func(*Failure) {})
 	for wait := resendAfter; wait <= maxResendPause; wait *= 2 {
 		// Closing the session is not enough: some servers keep calls running after DELETE.
-		closing := !Pause(trip.life, wait)
+		closing := !Pause(roundTrip.life, wait)
 		if closing {
 			Pause(ctx, resendAfter)
 		}
-		if c.sendCancel(ctx, trip, msg) || closing {
+		if c.sendCancel(ctx, roundTrip, msg) || closing {
 			return
 		}
 	}

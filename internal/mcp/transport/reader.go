@@ -84,14 +84,14 @@ func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
 		return nil
 	}
 	c.endIfAmbiguous()
-	if pending.trip != nil {
-		f := pending.trip.acceptAnswer(msg)
+	if pending.roundTrip != nil {
+		f := pending.roundTrip.acceptAnswer(msg)
 		// The connection's read limit may be higher, because of another request.
-		if limit := pending.trip.answerLimit(); f == nil && len(msg.Result) > limit {
+		if limit := pending.roundTrip.answerLimit(); f == nil && len(msg.Result) > limit {
 			f = AnswerTooLarge(limit)
 		}
 		if f != nil {
-			pending.trip.fail(f)
+			pending.roundTrip.fail(f)
 			return nil
 		}
 	}
@@ -108,8 +108,8 @@ func (c *streamConn) processUndecodable(answer *jsonrpc.Response, err error) {
 	}
 	if pending == nil {
 		c.dropMessage("it is not JSON-RPC")
-	} else if pending.trip != nil {
-		pending.trip.fail(BadReply("it does not decode", err))
+	} else if pending.roundTrip != nil {
+		pending.roundTrip.fail(BadReply("it does not decode", err))
 	}
 }
 
@@ -132,11 +132,11 @@ func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
 		c.dropMessage("too many requests at a time")
 		return nil
 	case msg.Method == methodElicit, msg.Method == methodSample:
-		trip := c.onlyCall(true)
-		if trip != nil {
-			trip.timer.noteActivity()
+		roundTrip := c.onlyCall(true)
+		if roundTrip != nil {
+			roundTrip.timer.noteActivity()
 		}
-		return c.session.Request(msg, trip)
+		return c.session.Request(msg, roundTrip)
 	}
 	return msg
 }
@@ -150,10 +150,10 @@ func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMess
 		c.processProgress(data)
 		return nil
 	case notificationMessage:
-		if trip := c.onlyCall(false); trip != nil {
-			trip.timer.noteActivity()
-			trip.countOrAbort(len(data))
-			c.session.Log(trip, data)
+		if roundTrip := c.onlyCall(false); roundTrip != nil {
+			roundTrip.timer.noteActivity()
+			roundTrip.countOrAbort(len(data))
+			c.session.Log(roundTrip, data)
 		}
 		return nil
 	case notificationCancelled:
@@ -177,8 +177,8 @@ func (c *streamConn) endSubscription(params json.RawMessage) bool {
 		return false
 	}
 	c.removePendingLocked(id)
-	if pending.trip != nil {
-		pending.trip.fail(&Failure{Kind: Unavailable, Public: "it ended the subscription"})
+	if pending.roundTrip != nil {
+		pending.roundTrip.fail(&Failure{Kind: Unavailable, Public: "it ended the subscription"})
 	}
 	return true
 }
@@ -187,15 +187,15 @@ func (c *streamConn) endSubscription(params json.RawMessage) bool {
 // Each notification restarts that RoundTrip's idle timeout, and counts towards its limits.
 func (c *streamConn) processProgress(message json.RawMessage) {
 	c.mu.Lock()
-	trip := c.byToken[progressToken(message)]
+	roundTrip := c.byToken[progressToken(message)]
 	c.mu.Unlock()
-	if trip == nil {
+	if roundTrip == nil {
 		c.dropMessage("progress of no open request")
 		return
 	}
-	trip.timer.noteActivity()
-	trip.countOrAbort(len(message))
-	c.session.Progress(trip, message)
+	roundTrip.timer.noteActivity()
+	roundTrip.countOrAbort(len(message))
+	c.session.Progress(roundTrip, message)
 }
 
 // progressToken returns the progress token in message, the text of a notification. It returns "" if message has no
@@ -249,20 +249,20 @@ const (
 func (c *streamConn) onlyCall(isQuestion bool) *RoundTrip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var trip *RoundTrip
+	var roundTrip *RoundTrip
 	inFlight := 0
 	for _, pending := range c.pending {
 		if pending.sent && serverMayAsk(pending.method) {
-			trip = pending.trip
+			roundTrip = pending.roundTrip
 			inFlight++
 		}
 	}
-	onlyOne := inFlight == 1 && trip != nil
+	onlyOne := inFlight == 1 && roundTrip != nil
 	if onlyOne && !c.hasAbandonedLocked() {
-		return trip
+		return roundTrip
 	}
 	if onlyOne && isQuestion {
-		c.declinedQuestion = true // without abandoned calls, trip would be returned
+		c.declinedQuestion = true // without abandoned calls, roundTrip would be returned
 	}
 	c.unmatched++
 	return nil

@@ -47,15 +47,15 @@ type Sender interface {
 type Handlers struct {
 	// Protocol returns the negotiated protocol version; "" until the handshake is complete.
 	Protocol func() string
-	// Request is called with a request of the server and the RoundTrip of the call that the request is about; trip is
-	// nil if that call is unknown. It returns the request to pass to the SDK. On connections that all calls share, it
-	// is called only for elicitation and sampling.
-	Request func(m *jsonrpc.Request, trip *RoundTrip) *jsonrpc.Request
+	// Request is called with a request of the server and the RoundTrip of the call that the request is about; roundTrip
+	// is nil if that call is unknown. It returns the request to pass to the SDK. On connections that all calls share,
+	// it is called only for elicitation and sampling.
+	Request func(m *jsonrpc.Request, roundTrip *RoundTrip) *jsonrpc.Request
 	// Notification is called with notifications other than progress and log messages.
 	Notification func(method string, params json.RawMessage)
 	// Progress and Log are called with the text of each notification about a call. The text is valid until they
 	// return. It may be invalid JSON, or have another call's progress token.
-	Progress, Log func(trip *RoundTrip, message json.RawMessage)
+	Progress, Log func(roundTrip *RoundTrip, message json.RawMessage)
 	// Listening is called with true when a standalone stream was opened. It is called with false when the first
 	// attempt to open one has failed, and when a stream has ended. Messages that the server sends before the next true
 	// are lost.
@@ -73,24 +73,24 @@ type inflightCalls struct {
 	abandoned bool // a sent call ended without an answer, so the server may still work on it
 }
 
-// add adds trip, which sends a request during which the server may ask something.
-func (c *inflightCalls) add(trip *RoundTrip) {
+// add adds roundTrip, which sends a request during which the server may ask something.
+func (c *inflightCalls) add(roundTrip *RoundTrip) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.calls == nil {
 		c.calls = map[*RoundTrip]struct{}{}
 	}
-	c.calls[trip] = struct{}{}
+	c.calls[roundTrip] = struct{}{}
 }
 
-// remove removes trip, which has ended; trip need not have been added. abandoned says that trip was sent and not
-// answered. After that, no message of the session can be attributed to a call any more, because over HTTP nothing
-// shows when the server has finished an abandoned call.
-func (c *inflightCalls) remove(trip *RoundTrip, abandoned bool) {
+// remove removes roundTrip, which has ended; roundTrip need not have been added. abandoned says that roundTrip was sent
+// and not answered. After that, no message of the session can be attributed to a call any more, because over HTTP
+// nothing shows when the server has finished an abandoned call.
+func (c *inflightCalls) remove(roundTrip *RoundTrip, abandoned bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, added := c.calls[trip]
-	delete(c.calls, trip)
+	_, added := c.calls[roundTrip]
+	delete(c.calls, roundTrip)
 	if added && abandoned {
 		c.abandoned = true
 	}
@@ -111,9 +111,9 @@ func (c *inflightCalls) onlyCall() *RoundTrip {
 	if c.abandoned || len(c.calls) != 1 {
 		return nil
 	}
-	for trip := range c.calls {
-		trip.timer.noteActivity()
-		return trip
+	for roundTrip := range c.calls {
+		roundTrip.timer.noteActivity()
+		return roundTrip
 	}
 	return nil
 }
@@ -123,10 +123,10 @@ func (c *inflightCalls) onlyCall() *RoundTrip {
 func (c *inflightCalls) progress(message json.RawMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for trip := range c.calls {
-		if trip.hasToken(message) {
-			trip.countOrAbort(len(message))
-			trip.Session.Progress(trip, message)
+	for roundTrip := range c.calls {
+		if roundTrip.hasToken(message) {
+			roundTrip.countOrAbort(len(message))
+			roundTrip.Session.Progress(roundTrip, message)
 		}
 	}
 }

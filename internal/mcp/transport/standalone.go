@@ -222,9 +222,9 @@ func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 	case msg.Method == notificationProgress:
 		session.inflight.progress(data)
 	case msg.Method == notificationMessage:
-		if trip := session.inflight.onlyCall(); trip != nil {
-			trip.countOrAbort(len(data))
-			session.Log(trip, data)
+		if roundTrip := session.inflight.onlyCall(); roundTrip != nil {
+			roundTrip.countOrAbort(len(data))
+			session.Log(roundTrip, data)
 		}
 	case msg.IsCall(), msg.Method == notificationCancelled:
 		msg.Params = bytes.Clone(msg.Params) // copied, because data is valid only until the next message

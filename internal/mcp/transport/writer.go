@@ -26,7 +26,7 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 		c.endConnection(f)
 		err = f
 	})
-	trip := RoundTripOf(ctx)
+	roundTrip := RoundTripOf(ctx)
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		return c.send(ctx, msg, outMessage{id: m.ID})
@@ -34,10 +34,10 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 		isCancel := m.Method == notificationCancelled
 		switch {
 		case m.IsCall():
-			return c.sendRequest(ctx, trip, standardName(m))
+			return c.sendRequest(ctx, roundTrip, standardName(m))
 		case isCancel && !c.closePending(m.Params):
 			return nil // the server never got the request, or has answered it
-		case isCancel && trip != nil && trip.Handshake:
+		case isCancel && roundTrip != nil && roundTrip.Handshake:
 			return nil // initialize must not be cancelled (2025-11-25 basic/lifecycle)
 		case isCancel:
 			return c.sendCancel(ctx, m)
@@ -46,14 +46,14 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 	return c.send(ctx, msg, outMessage{})
 }
 
-// sendRequest sends the request msg. It first registers msg as pending, since the answer can arrive at once. trip is
-// nil for a request that the SDK itself sends. After an error the request is no longer pending, unless ctx has ended:
-// the server may then have received the request, and the SDK calls Write with its cancellation.
-func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) error {
-	pending := &pendingRequest{id: msg.ID, trip: trip, method: msg.Method}
-	if trip != nil {
-		trip.prepareMessage()
-		if len(trip.Query) > 0 {
+// sendRequest sends the request msg. It first registers msg as pending, since the answer can arrive at once. roundTrip
+// is nil for a request that the SDK itself sends. After an error the request is no longer pending, unless ctx has
+// ended: the server may then have received the request, and the SDK calls Write with its cancellation.
+func (c *streamConn) sendRequest(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request) error {
+	pending := &pendingRequest{id: msg.ID, roundTrip: roundTrip, method: msg.Method}
+	if roundTrip != nil {
+		roundTrip.prepareMessage()
+		if len(roundTrip.Query) > 0 {
 			c.endpoint.warnQuery.Do(func() { c.log.Warn("query parameters are sent to this MCP server in _meta only") })
 		}
 	}
@@ -65,10 +65,10 @@ func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *json
 	}
 	c.pending[msg.ID] = pending
 	c.triedDiscover = c.triedDiscover || msg.Method == methodDiscover
-	if trip != nil {
-		c.setReadLimitLocked(trip)
-		if trip.ProgressToken != "" {
-			c.byToken[trip.ProgressToken] = trip
+	if roundTrip != nil {
+		c.setReadLimitLocked(roundTrip)
+		if roundTrip.ProgressToken != "" {
+			c.byToken[roundTrip.ProgressToken] = roundTrip
 		}
 	}
 	c.mu.Unlock()
@@ -193,8 +193,8 @@ func (c *streamConn) startWriting(m *outMessage) (pending *pendingRequest, wante
 		return nil, false
 	}
 	pending.sent, pending.writing = true, true
-	if pending.trip != nil {
-		pending.trip.sent.Store(true)
+	if pending.roundTrip != nil {
+		pending.roundTrip.sent.Store(true)
 	}
 	return pending, true
 }
@@ -211,8 +211,8 @@ func (c *streamConn) finishWriting(pending *pendingRequest, err error) {
 	pending.writing = false
 	if f, ok := errors.AsType[*Failure](err); ok && f.NotRun {
 		pending.sent = false
-		if pending.trip != nil {
-			pending.trip.sent.Store(false)
+		if pending.roundTrip != nil {
+			pending.roundTrip.sent.Store(false)
 		}
 	}
 	if c.err != nil {
