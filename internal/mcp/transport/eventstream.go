@@ -378,7 +378,7 @@ func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration
 		if resp.StatusCode == http.StatusNotFound && c.SessionID() != "" {
 			c.session.Lost.Store(true)
 		}
-		return nil, badStatus(resp.StatusCode)
+		return nil, statusFailure(resp.StatusCode)
 	}
 	return nil, fmt.Errorf("%d attempts to resume", maxResumes)
 }

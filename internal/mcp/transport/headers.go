@@ -102,7 +102,7 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	drainBody(resp)
 	roundTrip.sent.Store(false) // the server refused the request, so it has not run
 	if bearer, err = b.Source.Renew(r.Context(), bearer); err != nil {
-		f := badStatus(resp.StatusCode)
+		f := statusFailure(resp.StatusCode)
 		f.Err = CredentialsError(err)
 		return nil, f
 	}

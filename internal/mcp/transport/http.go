@@ -254,7 +254,7 @@ func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {
 	// Allocate no large buffer before the bytes arrive: Content-Length is only the server's claim.
 	body.Grow(int(min(max(resp.ContentLength, 0), maxRefusal)) + bytes.MinRead)
 	if _, err := body.ReadFrom(io.LimitReader(resp.Body, int64(limit)+1)); err != nil {
-		return nil, noReply(err, true)
+		return nil, unansweredFailure(err)
 	}
 	if body.Len() > limit {
 		return nil, AnswerTooLarge(limit)

@@ -78,7 +78,7 @@ func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGrou
 	}
 	err := c.openStream()
 	if !detach() && err == nil { // ctx ended right after the endpoint event
-		err = noReply(context.Cause(ctx), false)
+		err = unsentFailure(context.Cause(ctx))
 	}
 	if err != nil {
 		end(err)
@@ -101,12 +101,12 @@ func (c *legacySSE) openStream() error {
 	r.Header["Accept"] = streamOnly
 	resp, err := c.cfg.RoundTripper.RoundTrip(r)
 	if err != nil {
-		return noReply(err, false)
+		return unsentFailure(err)
 	}
 	switch {
 	case resp.StatusCode != http.StatusOK:
 		drainBody(resp)
-		return refusal(resp)
+		return replyFailure(resp)
 	case mediaType(resp) != "text/event-stream":
 		drainBody(resp)
 		return BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil)
@@ -177,7 +177,7 @@ func (c *legacySSE) nextData() ([]byte, error) {
 			return nil, AnswerTooLarge(MaxMessage)
 		}
 		if err != nil {
-			return nil, noReply(err, true)
+			return nil, unansweredFailure(err)
 		}
 		isMessage := e.Event == "" || e.Event == "message"
 		if !isMessage || len(e.Data) == 0 || c.stream.events.Cut() {
@@ -263,21 +263,21 @@ func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
 
 	r, err := http.NewRequestWithContext(roundTrip.traceConn(ctx), http.MethodPost, c.endpoint, bytes.NewReader(data))
 	if err != nil {
-		return noReply(err, false)
+		return unsentFailure(err)
 	}
 	r.Header["Content-Type"] = jsonOnly
 	resp, err := c.cfg.RoundTripper.RoundTrip(r)
 	if err != nil {
-		return noReply(err, roundTrip.sent.Load())
+		return roundTrip.failureWithoutReply(err)
 	}
 	body := drainBody(resp)
 	switch {
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
 		return nil
 	case saysSessionLost(resp.StatusCode, body) || resp.StatusCode == http.StatusGone:
-		return LostSession(refusal(resp))
+		return LostSession(replyFailure(resp))
 	}
-	return refusal(resp)
+	return replyFailure(resp)
 }
 
 // reportFailure reports a POST's failure to Read; nil means success. If rawID, the id of the request that was sent, is

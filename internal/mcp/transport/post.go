@@ -90,13 +90,13 @@ func (c *httpConn) sendRequest(ctx context.Context, roundTrip *RoundTrip, msg *j
 	}
 	r, err := c.newRequest(roundTrip.traceConn(ctx), http.MethodPost, msg)
 	if err != nil {
-		roundTrip.fail(noReply(err, false))
+		roundTrip.fail(unsentFailure(err))
 		return
 	}
 	c.idle.takeConn(ctx)
 	resp, err := c.RoundTripper.RoundTrip(r)
 	if err != nil {
-		roundTrip.fail(noReply(err, roundTrip.sent.Load()))
+		roundTrip.fail(roundTrip.failureWithoutReply(err))
 		return
 	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
@@ -193,7 +193,7 @@ func (c *httpConn) processRefusal(ctx context.Context, roundTrip *RoundTrip, msg
 	isToolError := resp.StatusCode == http.StatusBadRequest && answer != nil && !mayMeanLostSession(answer)
 	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) && !isToolError {
 		c.session.Lost.Store(true)
-		roundTrip.fail(LostSession(badStatus(resp.StatusCode)))
+		roundTrip.fail(LostSession(statusFailure(resp.StatusCode)))
 		return
 	}
 	if !roundTrip.Handshake && resp.StatusCode == http.StatusBadRequest && refusesVersion(body, answer) {
@@ -202,7 +202,7 @@ func (c *httpConn) processRefusal(ctx context.Context, roundTrip *RoundTrip, msg
 			Public: "it does not continue the session, or has another protocol version",
 			NotRun: true,
 			Lost:   true,
-			Err:    badStatus(resp.StatusCode),
+			Err:    statusFailure(resp.StatusCode),
 		})
 		return
 	}
@@ -210,7 +210,7 @@ func (c *httpConn) processRefusal(ctx context.Context, roundTrip *RoundTrip, msg
 		c.deliverAnswer(ctx, roundTrip, msg, answer)
 		return
 	}
-	roundTrip.fail(refusal(resp))
+	roundTrip.fail(replyFailure(resp))
 }
 
 // refusesVersion reports whether a reply with status 400 says that the server does not support the session's protocol
@@ -260,13 +260,13 @@ func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method str
 	}
 	resp, err := c.RoundTripper.RoundTrip(r)
 	if err != nil {
-		return noReply(err, true)
+		return unansweredFailure(err)
 	}
 	// Only the status matters: a body without end must not delay the sender for more than NotifyTimeout.
 	defer time.AfterFunc(NotifyTimeout, stop).Stop()
 	drainBody(resp)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		return refusal(resp)
+		return replyFailure(resp)
 	}
 	return nil
 }

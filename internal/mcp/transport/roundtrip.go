@@ -236,6 +236,15 @@ func meansLostSession(e *jsonrpc.Error) bool {
 	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
 }
 
+// failureWithoutReply returns the failure of an HTTP request that ended with err and without a reply. traceConn must
+// have observed the HTTP request.
+func (r *RoundTrip) failureWithoutReply(err error) *Failure {
+	if r.sent.Load() {
+		return unansweredFailure(err)
+	}
+	return unsentFailure(err)
+}
+
 // Failure returns the reason why the request has no result. err is the error that the SDK returned for the request. If
 // err says that the session is lost, Failure also sets Session.Lost.
 func (r *RoundTrip) Failure(err error) *Failure {

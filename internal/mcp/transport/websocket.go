@@ -70,9 +70,9 @@ func (h *wsHandshake) dial(ctx context.Context, url string) (*websocket.Conn, er
 		// Status 101, but with wrong headers. The library has closed the connection.
 		return nil, BadReply("its WebSocket handshake is not valid", err)
 	case resp != nil && resp.StatusCode != http.StatusSwitchingProtocols:
-		return nil, refusal(resp)
+		return nil, replyFailure(resp)
 	}
-	return nil, noReply(err, false)
+	return nil, unsentFailure(err)
 }
 
 // RoundTrip implements http.RoundTripper. If the reply has status 101, its body is the network connection, and
@@ -164,7 +164,7 @@ func (s *socket) Read() ([]byte, error) {
 func (s *socket) readError(err error) error {
 	switch code := websocket.CloseStatus(err); code {
 	case -1: // no close frame
-		return s.closeNow(noReply(err, true))
+		return s.closeNow(unansweredFailure(err))
 	case websocket.StatusNormalClosure, websocket.StatusGoingAway:
 		return s.closeNow(io.EOF)
 	default:
@@ -193,7 +193,7 @@ func (s *socket) Write(data []byte) error {
 		return s.cause
 	}
 	if err != nil {
-		return s.closeNow(noReply(err, true))
+		return s.closeNow(unansweredFailure(err))
 	}
 	return nil
 }
