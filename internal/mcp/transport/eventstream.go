@@ -111,7 +111,7 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _
 	_, isAnswer := msg.(*jsonrpc.Response)
 	// The stream ended within the event. A whole answer is accepted; anything else is sent again if the stream is
 	// resumed.
-	if r.events.Cut() && !(isAnswer && err == nil) {
+	if r.events.Cut() && !isAnswer {
 		return nil, nil, 0, io.ErrUnexpectedEOF
 	}
 	if err != nil {

@@ -269,8 +269,8 @@ func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	var batch []json.RawMessage
 	if bytes.HasPrefix(data, []byte("[")) && json.Unmarshal(data, &batch) == nil {
 		for _, element := range batch {
-			msg, err := decodeMessage(element)
-			if answer := answerTo(id, msg); err == nil && answer != nil {
+			msg, _ := decodeMessage(element) // after an error, msg is nil
+			if answer := answerTo(id, msg); answer != nil {
 				return answer, nil
 			}
 		}
@@ -293,10 +293,7 @@ func decodeReply(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	if failure == nil {
 		return answer, nil
 	}
-	msg, err := decodeMessage(data)
-	if err != nil {
-		return nil, failure
-	}
+	msg, _ := decodeMessage(data) // after an error, msg is nil
 	withoutID := answerTo(jsonrpc.ID{}, msg)
 	if withoutID == nil {
 		return nil, failure

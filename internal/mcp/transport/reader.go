@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -57,8 +58,7 @@ func (c *streamConn) nextMessage() (json.RawMessage, error) {
 func (c *streamConn) processMessage(data json.RawMessage) jsonrpc.Message {
 	msg, err := decodeStreamed(data)
 	if err != nil {
-		answer, _ := msg.(*jsonrpc.Response)
-		c.processUndecodable(answer, err)
+		c.processUndecodable(err)
 		return nil
 	}
 	switch m := msg.(type) {
@@ -98,17 +98,18 @@ func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
 	return msg
 }
 
-// processUndecodable processes a message that failed to decode with err. If answer is not nil, it has the id of the
-// request that the message answers, and that request fails. If answer is nil, or no request with its id is pending,
-// the message is dropped: it may be a log line in JSON.
-func (c *streamConn) processUndecodable(answer *jsonrpc.Response, err error) {
+// processUndecodable processes a message that failed to decode with err. If the message is a response to a pending
+// request, that request fails. Otherwise the message is dropped: it may be a log line in JSON.
+func (c *streamConn) processUndecodable(err error) {
 	var pending *pendingRequest
-	if answer != nil {
-		pending = c.removePending(answer.ID)
+	if response, ok := errors.AsType[*malformedResponse](err); ok {
+		pending = c.removePending(response.id)
 	}
 	if pending == nil {
 		c.dropMessage("it is not JSON-RPC")
-	} else if pending.roundTrip != nil {
+		return
+	}
+	if pending.roundTrip != nil {
 		pending.roundTrip.fail(BadReply("it does not decode", err))
 	}
 }
