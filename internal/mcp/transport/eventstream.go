@@ -39,8 +39,9 @@ type eventStream struct {
 	log       *slog.Logger
 	eventReader
 	opened   time.Time
-	requests int  // how many requests the server has sent in the stream
-	listens  bool // the stream is a subscription, whose messages are neither counted nor throttled
+	requests int // how many requests the server has sent in the stream
+	// isSubscription says that the stream answers subscriptions/listen. Its messages are neither counted nor throttled.
+	isSubscription bool
 
 	// messages and bytes count what was read since intervalStart, the beginning of the current throttleInterval.
 	intervalStart   time.Time
@@ -99,10 +100,10 @@ func newEventReader(body io.Reader, limit int) eventReader {
 	return eventReader{events: sse.NewReader(limited, limit), body: limited}
 }
 
-// nextMessage returns the next message, its text, and the number of bytes read from the stream since the previous
-// message. The message and data are valid until the next call. If a message is too large or does not decode, the error
-// is a *Failure. Any other error means that the stream has ended.
-func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _ error) {
+// nextMessage returns the next message, its text data, and size, the number of bytes read from the stream since the
+// previous message. The message and data are valid until the next call. If a message is too large or does not decode,
+// the error is a *Failure. Any other error means that the stream has ended.
+func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, size int, _ error) {
 	data, err := r.nextData()
 	if err != nil {
 		return nil, nil, 0, err
@@ -117,9 +118,9 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _
 	if err != nil {
 		return nil, nil, 0, BadReply("an event does not decode", err)
 	}
-	read = r.body.read
+	size = r.body.read
 	r.body.restart()
-	return msg, data, read, nil
+	return msg, data, size, nil
 }
 
 // nextData returns the text of the next message. Servers of 2025-03-26 may send a batch of messages in one event
@@ -133,9 +134,12 @@ func (r *eventReader) nextData() ([]byte, error) {
 			return nil, AnswerTooLarge(r.body.limit)
 		case err != nil:
 			return nil, err
-		case len(e.Data) == 0 || e.Event != "" && e.Event != "message":
-			// MCP uses only events of type "message", so others are ignored.
-		case e.Data[0] != '[' || json.Unmarshal(e.Data, &r.batch) != nil:
+		}
+		isMessage := e.Event == "" || e.Event == "message" // MCP uses no other events
+		if !isMessage || len(e.Data) == 0 {
+			continue
+		}
+		if e.Data[0] != '[' || json.Unmarshal(e.Data, &r.batch) != nil {
 			return e.Data, nil
 		}
 	}
@@ -165,25 +169,28 @@ func (r *eventReader) retry() time.Duration {
 }
 
 // nextForSDK returns the next message for the SDK, and processes the messages that the SDK must not get. The last
-// message is the answer, a *jsonrpc.Response. The error is a *Failure if a message is refused; any other error means
-// that the stream broke.
-func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
-	defer Recover(s.log, func(f *Failure) { msg, err = nil, f })
+// message is the answer, a *jsonrpc.Response. The error is a *Failure if a message is refused or there was a panic. Any
+// other error means that the stream broke.
+func (s *eventStream) nextForSDK() (_ jsonrpc.Message, err error) {
+	defer Recover(s.log, func(f *Failure) { err = f })
 	for {
-		msg, data, read, err := s.nextMessage()
+		msg, data, size, err := s.nextMessage()
 		if err != nil {
 			return nil, err
 		}
-		if _, isAnswer := msg.(*jsonrpc.Response); !isAnswer && !s.listens {
-			if f := s.roundTrip.countReceived(read); f != nil {
-				return nil, f
+		_, isAnswer := msg.(*jsonrpc.Response)
+		if !isAnswer && !s.isSubscription {
+			if failure := s.roundTrip.countReceived(size); failure != nil {
+				return nil, failure
 			}
-			s.throttle(read)
+			s.throttle(size)
 		}
-		if msg, f := s.processMessage(msg, data); f != nil {
-			return nil, f
-		} else if msg != nil {
-			return msg, nil
+		forSDK, failure := s.processMessage(msg, data)
+		switch {
+		case failure != nil:
+			return nil, failure
+		case forSDK != nil:
+			return forSDK, nil
 		}
 	}
 }
@@ -259,22 +266,23 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 	return nil, nil
 }
 
-// processNotification passes m, a notification whose text is data, to the session's handlers. It returns m if the SDK
-// must get it too, otherwise nil.
-func (s *eventStream) processNotification(m *jsonrpc.Request, data []byte) jsonrpc.Message {
-	switch m.Method {
+// processNotification passes msg, a notification whose text is data, to the session's handlers. It returns msg if the
+// SDK must get it too. It returns nil for progress and log messages, and drops progress without the request's token.
+func (s *eventStream) processNotification(msg *jsonrpc.Request, data []byte) jsonrpc.Message {
+	session := s.roundTrip.Session
+	switch msg.Method {
 	case notificationProgress:
 		if s.roundTrip.hasToken(data) {
-			s.roundTrip.Session.Progress(s.roundTrip, data)
+			session.Progress(s.roundTrip, data)
 		}
 		return nil
 	case notificationMessage:
-		s.roundTrip.Session.Log(s.roundTrip, data)
+		session.Log(s.roundTrip, data)
 		return nil
 	}
-	m.Params = bytes.Clone(m.Params)
-	s.roundTrip.Session.Notification(m.Method, m.Params)
-	return m
+	msg.Params = bytes.Clone(msg.Params) // copied, because data is valid only until the next message
+	session.Notification(msg.Method, msg.Params)
+	return msg
 }
 
 // readStream reads resp, the stream that answers msg, and delivers its messages and the answer to the SDK.
@@ -286,37 +294,36 @@ func (c *httpConn) readStream(ctx context.Context, roundTrip *RoundTrip, msg *js
 	var retry time.Duration
 	for {
 		s := newEventStream(roundTrip, msg.ID, resp.Body, c.Logger)
-		s.listens = msg.Method == methodListen
+		s.isSubscription = msg.Method == methodListen
 		answer, err := c.readAnswer(ctx, s)
 		if err == nil {
 			// In the background, so that the call does not wait for it. RoundTrip.Finish bounds the time.
-			ended := c.idle.beginEnd(resp)
+			ended := c.idle.noteAnswered(resp)
 			c.background.Go(func() { ended(s.readToEnd()) })
 			c.deliverAnswer(ctx, roundTrip, msg, answer)
 			return
 		}
 		s.close()
+		if refusal, isRefused := errors.AsType[*Failure](err); isRefused {
+			roundTrip.abort(refusal) // the server may continue the request
+			return
+		}
 		lastID = cmp.Or(s.lastID(), lastID)
 		retry = cmp.Or(s.retry(), retry)
-		failure, isRefused := errors.AsType[*Failure](err)
-		// The server may continue the request after a refused message, and if the stream cannot be resumed.
-		mayContinue := isRefused
-		if !isRefused && lastID != "" && c.session.Protocol() < StatelessVersion {
-			if resp, err = c.resume(ctx, lastID, retry); err == nil {
-				roundTrip.streamOpened()
-				continue
-			}
-			mayContinue = ctx.Err() == nil
+		if lastID == "" || c.session.Protocol() >= StatelessVersion {
+			roundTrip.fail(connectionCut(err))
+			return
 		}
-		if failure == nil {
-			failure = &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
+		resp, err = c.resume(ctx, lastID, retry)
+		if err != nil && ctx.Err() == nil {
+			roundTrip.abort(connectionCut(err)) // the server may continue the request
+			return
 		}
-		if mayContinue {
-			roundTrip.abort(failure)
-		} else {
-			roundTrip.fail(failure)
+		if err != nil {
+			roundTrip.fail(connectionCut(err))
+			return
 		}
-		return
+		roundTrip.streamOpened()
 	}
 }
 
@@ -343,14 +350,14 @@ const maxResumes = 8
 
 // resume continues a broken stream after the event lastID with a GET (2025-11-25 basic/transports, "Resumability and
 // Redelivery"). It returns the reply, which is an event stream. It sends GETs until one succeeds, the server refuses
-// to resume, or maxResumes have failed. wait is the reconnection time that the server has set, or 0. ctx is the call's
+// to resume, or maxResumes have failed. retry is the reconnection time that the server has set, or 0. ctx is the call's
 // context, so resuming a stream does not extend the call.
-func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration) (*http.Response, error) {
+func (c *httpConn) resume(ctx context.Context, lastID string, retry time.Duration) (*http.Response, error) {
 	var busyFor time.Duration // the last reply's Retry-After
-	for try := 1; try <= maxResumes; try++ {
-		pause := max(wait, busyFor)
-		if try > 1 || wait == 0 { // the first GET waits exactly for the server's reconnection time, if set
-			pause = max(pause, Backoff(try))
+	for attempt := 1; attempt <= maxResumes; attempt++ {
+		pause := max(retry, busyFor)
+		if attempt > 1 || retry == 0 { // the first GET waits exactly for the server's reconnection time, if set
+			pause = max(pause, Backoff(attempt))
 		}
 		if !Pause(ctx, pause) {
 			return nil, ctx.Err()

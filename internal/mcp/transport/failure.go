@@ -139,6 +139,11 @@ func unansweredFailure(err error) *Failure {
 	if failure := knownFailure(err); failure != nil {
 		return failure
 	}
+	return connectionCut(err)
+}
+
+// connectionCut returns the failure of a request whose connection was cut, because of err, before its answer.
+func connectionCut(err error) *Failure {
 	return &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 }
 

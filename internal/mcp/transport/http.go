@@ -58,19 +58,20 @@ const maxConnWait = 100 * time.Millisecond
 // estimates, since http.Transport does not report its connections. A wrong count costs a new connection or a wait of
 // maxConnWait. The zero value is ready to use.
 type idleConns struct {
-	mu      sync.Mutex    // protects the fields below
-	idle    int           // connections that are not in use
-	ending  int           // streams that are being read to their end after their answer
-	waiting int           // requests that wait for a stream to end
-	changed chan struct{} // closed when a stream has ended; nil if no request waits
+	mu          sync.Mutex    // protects the fields below
+	idle        int           // connections that are not in use
+	ending      int           // streams that are being read to their end after their answer
+	waiting     int           // requests that wait for a stream to end
+	streamEnded chan struct{} // closed when a stream has ended; nil if no request waits
 	// skipWait is true if requests do not wait, because the server keeps streams open for longer than maxConnWait
 	// after the answer, or because all requests share one connection (HTTP/2).
 	skipWait bool
 }
 
-// takeConn counts a connection as used, before a request is sent. If no connection is idle but more streams are ending
-// than requests are waiting, takeConn first waits for a stream to end. The end of ctx ends the wait.
-func (p *idleConns) takeConn(ctx context.Context) {
+// waitAndTake counts a connection as used, before a request is sent. If no connection is idle but more streams are
+// ending than requests are waiting, waitAndTake first waits for a stream to end. The end of ctx ends the wait. If the
+// request gets no reply, its connection is closed, and is not to be counted as idle again.
+func (p *idleConns) waitAndTake(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.idle == 0 && p.waiting < p.ending && !p.skipWait {
@@ -90,28 +91,31 @@ func (p *idleConns) waitLocked(ctx context.Context) {
 	timeout := time.NewTimer(maxConnWait)
 	defer timeout.Stop()
 	for p.idle == 0 && p.ending > 0 {
-		if p.changed == nil {
-			p.changed = make(chan struct{})
+		if p.streamEnded == nil {
+			p.streamEnded = make(chan struct{})
 		}
-		changed := p.changed
+		streamEnded := p.streamEnded
 		p.mu.Unlock()
-		streamEnded := false
+		isTimeout, isCancelled := false, false
 		select {
-		case <-changed:
-			streamEnded = true
+		case <-streamEnded:
 		case <-timeout.C:
+			isTimeout = true
 		case <-ctx.Done():
+			isCancelled = true
 		}
 		p.mu.Lock()
-		if !streamEnded {
-			p.skipWait = p.skipWait || ctx.Err() == nil
+		if isTimeout && ctx.Err() == nil {
+			p.skipWait = true
+		}
+		if isTimeout || isCancelled {
 			return
 		}
 	}
 }
 
-// putConn counts resp's connection as idle. The body of resp must have been read to its end.
-func (p *idleConns) putConn(resp *http.Response) {
+// put counts resp's connection as idle. The body of resp must have been read to its end.
+func (p *idleConns) put(resp *http.Response) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.putLocked(resp)
@@ -126,25 +130,25 @@ func (p *idleConns) putLocked(resp *http.Response) {
 	p.idle++
 }
 
-// beginEnd records that the stream resp has delivered its answer and is now read to its end. When that is over, ended
-// must be called; wholeBody says that the body was read to its end, so that the connection can be used again. ended
-// also decides, from the time that this took, whether later requests wait.
-func (p *idleConns) beginEnd(resp *http.Response) (ended func(wholeBody bool)) {
+// noteAnswered records that the stream resp has delivered its answer and is now read to its end. When that is over,
+// ended must be called; wholeBody says that the body was read to its end, so that the connection can be used again.
+// ended also decides, from the time that reading to the end took, whether later requests wait.
+func (p *idleConns) noteAnswered(resp *http.Response) (ended func(wholeBody bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ending++
-	began := time.Now()
+	answered := time.Now()
 	return func(wholeBody bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.ending--
-		p.skipWait = time.Since(began) > maxConnWait
+		p.skipWait = time.Since(answered) > maxConnWait
 		if wholeBody {
 			p.putLocked(resp)
 		}
-		if p.changed != nil {
-			close(p.changed)
-			p.changed = nil
+		if p.streamEnded != nil {
+			close(p.streamEnded)
+			p.streamEnded = nil
 		}
 	}
 }

@@ -272,7 +272,7 @@ func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
 	}
 	body := drainBody(resp)
 	switch {
-	case resp.StatusCode >= 200 && resp.StatusCode < 300:
+	case isSuccess(resp):
 		return nil
 	case saysSessionLost(resp.StatusCode, body) || resp.StatusCode == http.StatusGone:
 		return LostSession(replyFailure(resp))
