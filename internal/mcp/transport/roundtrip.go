@@ -314,9 +314,11 @@ func (r *RoundTrip) Finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.Session != nil && r.Session.standalone.Load() {
-		r.Session.inflight.remove(r, r.sent.Load() && !r.answered.Load())
+		isAbandoned := r.sent.Load() && !r.answered.Load()
+		r.Session.inflight.remove(r, isAbandoned)
 	}
-	if r.streams > 0 && r.answered.Load() && r.detach() && r.ctx.Err() == nil {
+	isStillRead := r.streams > 0 && r.answered.Load()
+	if isStillRead && r.detach() && r.ctx.Err() == nil {
 		r.lingerTimer = time.AfterFunc(lingerTimeout, r.release)
 		return
 	}

@@ -73,25 +73,25 @@ type inflightCalls struct {
 	abandoned bool // a sent call ended without an answer, so the server may still work on it
 }
 
-// add adds roundTrip, which sends a request during which the server may ask something.
-func (c *inflightCalls) add(roundTrip *RoundTrip) {
+// add adds call, whose request is about to be sent. The server may ask something during the call.
+func (c *inflightCalls) add(call *RoundTrip) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.calls == nil {
 		c.calls = map[*RoundTrip]struct{}{}
 	}
-	c.calls[roundTrip] = struct{}{}
+	c.calls[call] = struct{}{}
 }
 
-// remove removes roundTrip, which has ended; roundTrip need not have been added. abandoned says that roundTrip was sent
-// and not answered. After that, no message of the session can be attributed to a call any more, because over HTTP
-// nothing shows when the server has finished an abandoned call.
-func (c *inflightCalls) remove(roundTrip *RoundTrip, abandoned bool) {
+// remove removes call, which has ended, if it was added. isAbandoned says that the call was sent and not answered.
+// After that, no message of the session can be attributed to a call any more, because over HTTP nothing shows when the
+// server has finished an abandoned call.
+func (c *inflightCalls) remove(call *RoundTrip, isAbandoned bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, added := c.calls[roundTrip]
-	delete(c.calls, roundTrip)
-	if added && abandoned {
+	_, wasAdded := c.calls[call]
+	delete(c.calls, call)
+	if wasAdded && isAbandoned {
 		c.abandoned = true
 	}
 }
@@ -111,22 +111,22 @@ func (c *inflightCalls) onlyCall() *RoundTrip {
 	if c.abandoned || len(c.calls) != 1 {
 		return nil
 	}
-	for roundTrip := range c.calls {
-		roundTrip.timer.noteActivity()
-		return roundTrip
+	for call := range c.calls {
+		call.timer.noteActivity()
+		return call
 	}
 	return nil
 }
 
-// progress passes a progress notification to every call whose token seems to be in the message (RoundTrip.hasToken).
-// The Session's Progress handler decodes the message and compares the token.
-func (c *inflightCalls) progress(message json.RawMessage) {
+// passProgress passes a progress notification to every call whose token seems to be in the message
+// (RoundTrip.hasToken). The Session's Progress handler decodes the message and compares the token.
+func (c *inflightCalls) passProgress(message json.RawMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for roundTrip := range c.calls {
-		if roundTrip.hasToken(message) {
-			roundTrip.countOrAbort(len(message))
-			roundTrip.Session.Progress(roundTrip, message)
+	for call := range c.calls {
+		if call.hasToken(message) {
+			call.countOrAbort(len(message))
+			call.Session.Progress(call, message)
 		}
 	}
 }
