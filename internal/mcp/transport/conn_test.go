@@ -29,8 +29,8 @@ func TestStreamConnAttributesNothingAfterTooManyGivenUp(t *testing.T) {
 		l.removeAbandoned(id(i))
 	}
 	l.pending[id(-1)] = &pendingRequest{roundTrip: &RoundTrip{}, method: "tools/call", sent: true}
-	if len(l.abandoned) != 0 || l.onlyCall(false) != nil {
-		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.abandoned), l.onlyCall(false))
+	if len(l.abandoned) != 0 || l.callOfLog() != nil {
+		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.abandoned), l.callOfLog())
 	}
 }
 

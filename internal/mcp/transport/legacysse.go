@@ -77,7 +77,8 @@ func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGrou
 		posts: make(chan struct{}, maxPosts), reads: make(chan legacyRead),
 	}
 	err := c.openStream()
-	if !detach() && err == nil { // ctx ended right after the endpoint event
+	hasEnded := !detach()
+	if hasEnded && err == nil { // ctx ended right after the endpoint event
 		err = unsentFailure(context.Cause(ctx))
 	}
 	if err != nil {
@@ -154,8 +155,7 @@ func originOf(u *url.URL) string {
 func (c *legacySSE) readLoop() {
 	defer func() { _ = c.body.Close() }()
 	defer Recover(c.cfg.Logger, func(f *Failure) { c.end(f) })
-	unhook := context.AfterFunc(c.ctx, func() { _ = c.body.Close() })
-	defer unhook()
+	defer context.AfterFunc(c.ctx, func() { _ = c.body.Close() })()
 	for {
 		data, err := c.nextData()
 		if err != nil {
@@ -224,36 +224,45 @@ func (c *legacySSE) Write(data []byte) error {
 	default:
 		return &Failure{Kind: UnknownOutcome, Public: "it does not answer"}
 	}
-	var head struct {
-		ID     json.RawMessage `json:"id"`
-		Method string          `json:"method"`
-	}
-	_ = json.Unmarshal(data, &head) // cannot fail: the SDK has written it
+	var head messageHead
+	_ = json.Unmarshal(data, &head) // cannot fail: the SDK has written data
 	data = bytes.Clone(data)
-	done := make(chan struct{})
+	posted := make(chan struct{})
 	c.work.Go(func() {
-		defer close(done)
+		defer close(posted)
 		defer func() { <-c.posts }()
 		defer Recover(c.cfg.Logger, func(f *Failure) { c.end(f) })
-		if head.Method != "" {
-			c.reportFailure(head.ID, c.post(c.ctx, data))
-			return
-		}
-		// data is an answer. Its id is that of the server's request, and must not fail a request of ours with the same
-		// id.
-		post := func(ctx context.Context) *Failure { return c.post(ctx, data) }
-		c.reportFailure(nil, repeatAnswer(c.ctx, c.ctx, post))
+		c.postMessage(head, data)
 	})
 	isNotification := head.Method != "" && head.ID == nil
 	if isNotification {
-		timeout, stop := context.WithTimeout(c.ctx, NotifyTimeout)
+		waitCtx, stop := context.WithTimeout(c.ctx, NotifyTimeout)
 		defer stop()
 		select {
-		case <-done:
-		case <-timeout.Done():
+		case <-posted:
+		case <-waitCtx.Done():
 		}
 	}
 	return nil
+}
+
+// messageHead has the members that distinguish requests, notifications and answers: a notification has no ID, and an
+// answer has no Method.
+type messageHead struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+}
+
+// postMessage posts data, a message that begins with head, and reports a failure to Read. It repeats answers
+// (repeatAnswer).
+func (c *legacySSE) postMessage(head messageHead, data []byte) {
+	if head.Method != "" {
+		c.reportFailure(head.ID, c.post(c.ctx, data))
+		return
+	}
+	post := func(ctx context.Context) *Failure { return c.post(ctx, data) }
+	// The id of an answer is that of the server's request. It must not fail a request of ours with the same id.
+	c.reportFailure(nil, repeatAnswer(c.ctx, c.ctx, post))
 }
 
 // post sends data as one message and waits for the reply, whose body it ignores. It returns nil for a 2xx status.
@@ -311,18 +320,14 @@ func (e *requestError) Error() string { return e.failure.Error() }
 // Unwrap returns the failure.
 func (e *requestError) Unwrap() error { return e.failure }
 
-// failRequest fails the pending request that err is about, if err is a *requestError. It does nothing if that request
-// is no longer pending. It returns false if err is not a *requestError.
-func (c *streamConn) failRequest(err error) bool {
-	e, ok := errors.AsType[*requestError](err)
-	if !ok {
-		return false
+// failRequest fails the pending request that err is about. It does nothing if that request is no longer pending.
+func (c *streamConn) failRequest(err *requestError) {
+	pending := c.removePending(err.id)
+	if pending == nil || pending.roundTrip == nil {
+		return
 	}
-	if pending := c.removePending(e.id); pending != nil && pending.roundTrip != nil {
-		if e.failure.NotRun {
-			pending.roundTrip.sent.Store(false)
-		}
-		pending.roundTrip.fail(e.failure)
+	if err.failure.NotRun {
+		pending.roundTrip.sent.Store(false)
 	}
-	return true
+	pending.roundTrip.fail(err.failure)
 }

@@ -14,14 +14,15 @@ import (
 
 // Read implements sdk.Connection. It returns the next message for the SDK, and processes those that the SDK must not
 // get. An error means that the connection has ended. The context is not used: Close makes Read return.
-func (c *streamConn) Read(context.Context) (msg jsonrpc.Message, err error) {
+func (c *streamConn) Read(context.Context) (_ jsonrpc.Message, err error) {
 	defer Recover(c.log, func(f *Failure) {
 		c.endConnection(f)
-		msg, err = nil, f
+		err = f
 	})
 	for {
 		data, err := c.nextMessage()
-		if c.failRequest(err) {
+		if requestErr, ok := errors.AsType[*requestError](err); ok {
+			c.failRequest(requestErr)
 			continue
 		}
 		if err != nil {
@@ -118,28 +119,33 @@ func (c *streamConn) processUndecodable(err error) {
 // first calls Session.Request with the call that msg is about. If msg's id is in use, or if maxServerRequests are
 // unanswered, processRequest drops msg and returns nil, because the SDK's queue has no bound.
 func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
+	if problem := c.addIncoming(msg.ID); problem != "" {
+		c.dropMessage(problem)
+		return nil
+	}
+	if msg.Method != methodElicit && msg.Method != methodSample {
+		return msg
+	}
+	call := c.callOfQuestion()
+	if call != nil {
+		call.timer.noteActivity()
+	}
+	return c.session.Request(msg, call)
+}
+
+// addIncoming adds the id of a server's request to c.incoming. If it must not be added, addIncoming returns the reason,
+// otherwise "".
+func (c *streamConn) addIncoming(id jsonrpc.ID) (problem string) {
 	c.mu.Lock()
-	_, inUse := c.incoming[msg.ID]
-	full := len(c.incoming) >= maxServerRequests
-	if !inUse && !full {
-		c.incoming[msg.ID] = struct{}{}
+	defer c.mu.Unlock()
+	if _, inUse := c.incoming[id]; inUse {
+		return "its request id is in use"
 	}
-	c.mu.Unlock()
-	switch {
-	case inUse:
-		c.dropMessage("its request id is in use")
-		return nil
-	case full:
-		c.dropMessage("too many requests at a time")
-		return nil
-	case msg.Method == methodElicit, msg.Method == methodSample:
-		roundTrip := c.onlyCall(true)
-		if roundTrip != nil {
-			roundTrip.timer.noteActivity()
-		}
-		return c.session.Request(msg, roundTrip)
+	if len(c.incoming) >= maxServerRequests {
+		return "too many requests at a time"
 	}
-	return msg
+	c.incoming[id] = struct{}{}
+	return ""
 }
 
 // processNotification processes msg, a notification whose text is data, and returns it for the SDK. It returns nil for
@@ -151,10 +157,10 @@ func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMess
 		c.processProgress(data)
 		return nil
 	case notificationMessage:
-		if roundTrip := c.onlyCall(false); roundTrip != nil {
-			roundTrip.timer.noteActivity()
-			roundTrip.countOrAbort(len(data))
-			c.session.Log(roundTrip, data)
+		if call := c.callOfLog(); call != nil {
+			call.timer.noteActivity()
+			call.countOrAbort(len(data))
+			c.session.Log(call, data)
 		}
 		return nil
 	case notificationCancelled:
@@ -244,42 +250,66 @@ const (
 	minConnectionAge = startSpan
 )
 
-// onlyCall returns the RoundTrip of the call that the server must be working on, if only one is possible. Otherwise it
-// returns nil and counts the message as unmatched. isQuestion says that the message is a request of the server, which
-// is then declined.
-func (c *streamConn) onlyCall(isQuestion bool) *RoundTrip {
+// callOfLog returns the call that a log message of the server is about. If that call is not certain, it returns nil
+// and counts the message as unmatched.
+func (c *streamConn) callOfLog() *RoundTrip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var roundTrip *RoundTrip
+	call := c.onlyCallLocked()
+	if call == nil || c.hasAbandonedLocked() {
+		c.unmatched++
+		return nil
+	}
+	return call
+}
+
+// callOfQuestion returns the call that a request of the server is about. If that call is not certain, it returns nil
+// and counts the request as unmatched; the request is then declined.
+func (c *streamConn) callOfQuestion() *RoundTrip {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	call := c.onlyCallLocked()
+	if call != nil && c.hasAbandonedLocked() {
+		c.declinedQuestion = true // only because of the abandoned calls
+		call = nil
+	}
+	if call == nil {
+		c.unmatched++
+	}
+	return call
+}
+
+// onlyCallLocked returns the only call in flight, apart from abandoned calls. It returns nil if no call or more than
+// one is in flight. c.mu must be held.
+func (c *streamConn) onlyCallLocked() *RoundTrip {
+	var call *RoundTrip
 	inFlight := 0
 	for _, pending := range c.pending {
 		if pending.sent && serverMayAsk(pending.method) {
-			roundTrip = pending.roundTrip
+			call = pending.roundTrip
 			inFlight++
 		}
 	}
-	onlyOne := inFlight == 1 && roundTrip != nil
-	if onlyOne && !c.hasAbandonedLocked() {
-		return roundTrip
+	if inFlight != 1 {
+		return nil
 	}
-	if onlyOne && isQuestion {
-		c.declinedQuestion = true // without abandoned calls, roundTrip would be returned
-	}
-	c.unmatched++
-	return nil
+	return call
 }
 
 // hasAbandonedLocked reports whether the server may still work on an abandoned call. c.mu must be held.
 func (c *streamConn) hasAbandonedLocked() bool { return len(c.abandoned) > 0 || c.abandonedOverflow }
 
-// endIfAmbiguous ends the connection if abandoned calls have made it decline a question and may do so again. The
-// server need not answer an abandoned call (2025-11-25 basic/utilities/cancellation), so this state could last
-// forever. On the next connection, questions can be attributed to calls again. endIfAmbiguous does nothing while a
-// request is in flight, because the request would fail, and before the connection has reached minConnectionAge.
+// endIfAmbiguous ends the connection if a request of the server was declined because of abandoned calls, and the next
+// one may be too. The server need not answer an abandoned call (2025-11-25 basic/utilities/cancellation), so requests
+// could be declined forever. On the next connection they can be attributed to calls again. endIfAmbiguous does nothing
+// while a request to the server is in flight, because that request would fail, and before the connection has reached
+// minConnectionAge.
 func (c *streamConn) endIfAmbiguous() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.declinedQuestion || !c.hasAbandonedLocked() || len(c.pending) > 0 || time.Since(c.opened) < minConnectionAge {
+	isAmbiguous := c.declinedQuestion && c.hasAbandonedLocked()
+	mayReplace := len(c.pending) == 0 && time.Since(c.opened) >= minConnectionAge
+	if !isAmbiguous || !mayReplace {
 		return
 	}
 	c.endConnectionLocked(&Failure{
