@@ -73,12 +73,14 @@ type streamConn struct {
 	// cancelQueued, of capacity 1, wakes writeLoop after a message was added to cancellations.
 	cancelQueued chan struct{}
 
-	mu       sync.Mutex // protects the fields below
-	err      error      // why the connection ended; nil while it is open
-	opened   time.Time  // when the connection was opened
-	pending  map[jsonrpc.ID]*pendingRequest
-	byToken  map[string]*RoundTrip   // pending round trips by progress token
-	incoming map[jsonrpc.ID]struct{} // the server's requests whose answers are not written yet
+	mu  sync.Mutex // protects the fields below
+	err error      // why the connection ended; nil while it is open
+	// oversized is the request whose answer was too large to read, which ended the connection; invalid if unknown.
+	oversized jsonrpc.ID
+	opened    time.Time // when the connection was opened
+	pending   map[jsonrpc.ID]*pendingRequest
+	byToken   map[string]*RoundTrip   // pending round trips by progress token
+	incoming  map[jsonrpc.ID]struct{} // the server's requests whose answers are not written yet
 	// cancellations has the notifications/cancelled that writeLoop has not taken yet.
 	cancellations []*outMessage
 	// triedDiscover is true once server/discover was registered to be sent.
@@ -192,16 +194,13 @@ func (c *streamConn) endConnectionLocked(err error) {
 		return
 	}
 	c.err = err
-	expectingResult := 0
-	for _, pending := range c.pending {
-		if pending.method != methodListen { // the answer to a subscription only ends it, and is never large
-			expectingResult++
-		}
+	if failure, ok := errors.AsType[*Failure](err); ok && failure.Kind == TooLarge {
+		c.oversized = c.findOversizedLocked(err)
 	}
 	for id, pending := range c.pending {
 		delete(c.pending, id)
 		if !pending.writing { // finishWriting fails the others, because it knows whether the server got them
-			c.failPendingLocked(pending, expectingResult == 1)
+			c.failPendingLocked(pending)
 		}
 	}
 	clear(c.byToken)
@@ -216,41 +215,59 @@ func (c *streamConn) endConnectionLocked(err error) {
 	}
 }
 
+// findOversizedLocked returns the id of the request whose answer was too large to read. err is the error of that
+// answer. If err does not have the id, the answer is that of the only request that waits for a result. The id is
+// invalid if several requests do. c.mu must be held.
+func (c *streamConn) findOversizedLocked(err error) jsonrpc.ID {
+	if oversize, ok := errors.AsType[*oversizeError](err); ok && oversize.answers.IsValid() {
+		return oversize.answers
+	}
+	var waiting []*pendingRequest
+	for _, pending := range c.pending {
+		if pending.method != methodListen { // the answer to a subscription only ends it, and is never large
+			waiting = append(waiting, pending)
+		}
+	}
+	if len(waiting) != 1 || waiting[0].writing {
+		return jsonrpc.ID{}
+	}
+	return waiting[0].id
+}
+
 // failPendingLocked fails pending because the connection ended with c.err. If the request was not sent, the failure is
-// LostSession, so that it can be sent again. If the request's answer was too large to read, the failure is that one:
-// the oversized message has the request's id, or its id is unknown and isOnly says that no other request waited for a
-// result. Any other request may have run, and has an unknown outcome. c.mu must be held.
-func (c *streamConn) failPendingLocked(pending *pendingRequest, isOnly bool) {
+// LostSession, so that it can be sent again. If its answer was too large to read, the failure is c.err. Any other
+// request may have run, and has an unknown outcome. c.mu must be held.
+func (c *streamConn) failPendingLocked(pending *pendingRequest) {
 	if pending.roundTrip == nil {
 		return
 	}
-	failure, _ := errors.AsType[*Failure](c.err)
-	isAnswer := isOnly
-	if oversize, ok := errors.AsType[*oversizeError](c.err); ok && oversize.answers.IsValid() {
-		isAnswer = oversize.answers == pending.id
-	}
+	failure, isFailure := errors.AsType[*Failure](c.err)
 	switch {
 	case !pending.sent:
-		pending.roundTrip.fail(LostSession(c.err))
-	case isAnswer && failure != nil && failure.Kind == TooLarge:
-		pending.roundTrip.fail(failure)
-	default:
-		pending.roundTrip.fail(connectionEnded(c.err))
+		failure = LostSession(c.err)
+	case !isFailure || pending.id != c.oversized:
+		failure = connectionEnded(c.err)
 	}
+	pending.roundTrip.fail(failure)
 }
 
 // Explain implements Transport.
 func (c *streamConn) Explain(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil && !errors.Is(err, c.err) { // err lacks the reason
-		if f, ok := errors.AsType[*Failure](err); ok && f.Lost {
-			err = LostSession(c.err)
-		} else {
-			err = fmt.Errorf("%w: %w", err, c.err)
-		}
+	if c.err == nil {
+		return err
 	}
-	if c.triedDiscover && c.err != nil && !errors.Is(c.err, errConnClosed) {
+	failure, _ := errors.AsType[*Failure](err)
+	switch {
+	case errors.Is(err, c.err): // err has the reason
+	case failure != nil && failure.Lost:
+		err = LostSession(c.err)
+	default:
+		err = fmt.Errorf("%w: %w", err, c.err)
+	}
+	isClosedByUs := errors.Is(c.err, errConnClosed)
+	if c.triedDiscover && !isClosedByUs {
 		return fmt.Errorf("%w: %w", ErrHungUp, err)
 	}
 	return err

@@ -280,8 +280,8 @@ func standardName(m *jsonrpc.Request) *jsonrpc.Request {
 	return &out
 }
 
-// oversizeError is the error that ends a connection after a message that was too large. If answers is valid,
-// failPendingLocked fails the request with that id as TooLarge, and the other requests with an unknown outcome.
+// oversizeError is the error that ends a connection after a message that was too large. If answers is valid, the
+// request with that id fails as TooLarge, and the other requests with an unknown outcome.
 type oversizeError struct {
 	*Failure
 	answers jsonrpc.ID // id of the request that the message answers; invalid if unknown
@@ -314,7 +314,7 @@ func newOversizeError(head []byte, limit int) *oversizeError {
 			id = value
 		}
 	}
-	answers, _ := jsonrpc.MakeID(id)
+	answers, _ := jsonrpc.MakeID(id) // nil makes an invalid id
 	oversize.answers = ownID(answers)
 	return oversize
 }
