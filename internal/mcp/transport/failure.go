@@ -130,7 +130,13 @@ func unsentFailure(err error) *Failure {
 	if failure := knownFailure(err); failure != nil {
 		return failure
 	}
-	return &Failure{Kind: Unavailable, Public: connectReason(err), NotRun: true, Err: err}
+	return unavailable(connectReason(err), err)
+}
+
+// unavailable returns the failure of a request that the server did not get or refused, because of err. reason is the
+// text for users. err may be nil.
+func unavailable(reason string, err error) *Failure {
+	return &Failure{Kind: Unavailable, Public: reason, NotRun: true, Err: err}
 }
 
 // unansweredFailure returns the failure of a request that the server may have received, but whose reply could not be
@@ -152,7 +158,7 @@ func connectionCut(err error) *Failure {
 func knownFailure(err error) *Failure {
 	failure, isFailure := errors.AsType[*Failure](err)
 	if !isFailure && refusesCertificate(err) {
-		return &Failure{Kind: Unavailable, Public: "it refused our TLS client certificate", NotRun: true, Err: err}
+		return unavailable("it refused our TLS client certificate", err)
 	}
 	return failure
 }
@@ -214,13 +220,13 @@ func statusFailure(status int) *Failure {
 // with what the headers say: Retry-After, and that a redirect only adds or removes a slash at the end of the URL.
 func replyFailure(resp *http.Response) *Failure {
 	failure := statusFailure(resp.StatusCode)
-	if to, err := resp.Location(); err == nil && resp.Request != nil && resp.StatusCode < 400 {
-		// Public must not contain the address itself: its path may hold a key.
+	if target, err := resp.Location(); err == nil && resp.Request != nil && resp.StatusCode < 400 {
+		// Users see Public, so it must not contain the target itself: the path of the URL may hold a key.
 		path := resp.Request.URL.Path
 		switch {
-		case to.Path == path+"/":
+		case target.Path == path+"/":
 			failure.Public += ": its URL must end in /"
-		case to.Path+"/" == path:
+		case target.Path+"/" == path:
 			failure.Public += ": its URL must not end in /"
 		}
 	}

@@ -92,7 +92,7 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	bearer, err := b.Source.Token(r.Context())
 	if err != nil {
 		closeBody(r)
-		return nil, &Failure{Kind: Unavailable, Public: "there is no token for it", NotRun: true, Err: CredentialsError(err)}
+		return nil, unavailable("there is no token for it", CredentialsError(err))
 	}
 	r.Header.Set("Authorization", "Bearer "+bearer.Reveal()) // replaces a configured header
 	resp, err := next.RoundTrip(r)
@@ -101,20 +101,20 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	}
 	drainBody(resp)
 	roundTrip.sent.Store(false) // the server refused the request, so it has not run
-	if bearer, err = b.Source.Renew(r.Context(), bearer); err != nil {
-		f := statusFailure(resp.StatusCode)
-		f.Err = CredentialsError(err)
-		return nil, f
+	renewed, err := b.Source.Renew(r.Context(), bearer)
+	if err != nil {
+		failure := statusFailure(resp.StatusCode)
+		failure.Err = CredentialsError(err)
+		return nil, failure
 	}
-	// The body of r was already read; GetBody returns a new reader of the same bytes.
-	again := r.Clone(r.Context())
-	if r.GetBody != nil {
-		if again.Body, err = r.GetBody(); err != nil {
+	repetition := r.Clone(r.Context())
+	if r.GetBody != nil { // the body of r was already read; GetBody returns a new reader of the same bytes
+		if repetition.Body, err = r.GetBody(); err != nil {
 			return nil, fmt.Errorf("send the request again: %w", err)
 		}
 	}
-	again.Header.Set("Authorization", "Bearer "+bearer.Reveal())
-	return next.RoundTrip(again)
+	repetition.Header.Set("Authorization", "Bearer "+renewed.Reveal())
+	return next.RoundTrip(repetition)
 }
 
 // refusesToken reports whether resp, the reply to r, refuses the token. Its status is 401, or 403 for a WebSocket

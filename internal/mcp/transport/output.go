@@ -36,23 +36,23 @@ func (p *process) readStdout() {
 func (p *process) readMessages() (err error) {
 	defer Recover(p.log, func(f *Failure) { err = f })
 	in := bufio.NewReaderSize(p.stdout, 32<<10)
-	warned := false
+	hasWarned := false
 	for {
 		line, err := readLine(in, &p.readLimit)
 		if err != nil {
 			return err
 		}
 		line = bytes.TrimPrefix(line, byteOrderMark)
-		if !isMessage(line) {
-			if len(line) > 0 && !warned {
-				warned = true
-				p.log.Warn("MCP server prints lines that are not MCP", "first", wire.Printable(string(line), maxTailLine), help.ChildProcesses.Attr())
+		switch {
+		case isMessage(line):
+			select {
+			case p.lines <- line:
+			case <-p.stop:
 			}
-			continue
-		}
-		select {
-		case p.lines <- line:
-		case <-p.stop:
+		case len(line) > 0 && !hasWarned:
+			hasWarned = true
+			first := wire.Printable(string(line), maxTailLine)
+			p.log.Warn("MCP server prints lines that are not MCP", "first", first, help.ChildProcesses.Attr())
 		}
 	}
 }
@@ -67,10 +67,11 @@ func readLine(in *bufio.Reader, limit *atomic.Int64) ([]byte, error) {
 			return nil, AnswerTooLarge(maxBytes)
 		}
 		line = append(line, part...)
-		switch {
-		case err == nil, errors.Is(err, io.EOF) && len(line) > 0:
+		isLastLine := errors.Is(err, io.EOF) && len(line) > 0
+		if err == nil || isLastLine {
 			return bytes.TrimRight(line, "\r\n"), nil
-		case !errors.Is(err, bufio.ErrBufferFull):
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) { // otherwise the line continues
 			return nil, err
 		}
 	}

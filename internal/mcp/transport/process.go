@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"answerd/internal/help"
@@ -21,7 +22,7 @@ const (
 	// exitTimeout is how long a process has to exit after its standard input is closed, and again after SIGTERM (MCP
 	// basic/lifecycle, shutdown). A process group therefore ends at most some 4 s after its session.
 	exitTimeout = 2 * time.Second
-	// exitReportTimeout is how long exitError waits for a process's exit status.
+	// exitReportTimeout is how long exitFailure waits for a process's exit status.
 	exitReportTimeout = time.Second
 )
 
@@ -64,13 +65,18 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 		return nil, err
 	}
 	proc := &process{
-		log: cfg.Logger, tail: newStderrTail(cfg.Logger),
-		stop: make(chan struct{}), exited: make(chan struct{}), reapPermitted: make(chan struct{}), reaped: make(chan struct{}),
-		lines: make(chan []byte), outDone: make(chan struct{}), errDone: make(chan struct{}), gone: make(chan struct{}),
+		cmd: &exec.Cmd{
+			Path:        path,
+			Args:        append([]string{cfg.Command}, cfg.Args...),
+			Dir:         cfg.Dir,
+			Env:         append([]string{}, cfg.Env...), // never nil: exec.Cmd would then use answerd's environment
+			SysProcAttr: ownGroup(),
+		},
+		log: cfg.Logger, tail: newStderrTail(cfg.Logger), lines: make(chan []byte),
+		stop: make(chan struct{}), exited: make(chan struct{}), reapPermitted: make(chan struct{}),
+		reaped: make(chan struct{}), outDone: make(chan struct{}), errDone: make(chan struct{}), gone: make(chan struct{}),
 	}
 	proc.readLimit.Store(MaxMessage)
-	proc.cmd = &exec.Cmd{Path: path, Args: append([]string{cfg.Command}, cfg.Args...), Dir: cfg.Dir, SysProcAttr: ownGroup()}
-	proc.cmd.Env = append([]string{}, cfg.Env...) // never nil: exec.Cmd would then use answerd's environment
 	childEnds, err := proc.makePipes()
 	if err == nil {
 		started := make(chan error)
@@ -191,7 +197,7 @@ func (p *process) start() (err error) {
 func (p *process) cleanUp() {
 	defer close(p.gone)
 	withoutPanic(p.log, p.awaitEnd)
-	withoutPanic(p.log, func() { signalGroup(p.cmd.Process, killSignal) })
+	withoutPanic(p.log, func() { signalGroup(p.cmd.Process, syscall.SIGKILL) })
 	close(p.reapPermitted)
 	<-p.reaped
 	withoutPanic(p.log, p.closePipes)
@@ -235,18 +241,18 @@ func (p *process) terminate() {
 	if closedWithin(exitTimeout, p.exited) {
 		return
 	}
-	signalGroup(p.cmd.Process, terminateSignal)
+	signalGroup(p.cmd.Process, syscall.SIGTERM)
 	if closedWithin(exitTimeout, p.exited) {
 		return
 	}
-	signalGroup(p.cmd.Process, killSignal)
+	signalGroup(p.cmd.Process, syscall.SIGKILL)
 	<-p.exited
 }
 
 // waitForGroup sends SIGTERM to the rest of the process group, such as the server behind a wrapper script, and gives
 // it exitTimeout to end. It takes the group as ended when both outputs are closed.
 func (p *process) waitForGroup() {
-	signalGroup(p.cmd.Process, terminateSignal)
+	signalGroup(p.cmd.Process, syscall.SIGTERM)
 	closedWithin(exitTimeout, p.outDone, p.errDone)
 }
 
@@ -288,8 +294,10 @@ func (p *process) Write(data []byte) error {
 	if err == nil {
 		return nil
 	}
-	f := p.exitError()
-	return &Failure{Kind: Unavailable, Public: f.Public, NotRun: n == 0, Err: errors.Join(err, f.Err)}
+	failure := p.exitFailure()
+	failure.NotRun = n == 0
+	failure.Err = err
+	return failure
 }
 
 // SetReadLimit implements MessageConn.
@@ -308,12 +316,12 @@ func (p *process) Read() ([]byte, error) {
 	if f, ok := errors.AsType[*Failure](p.outErr); ok {
 		return nil, f
 	}
-	return nil, p.exitError()
+	return nil, p.exitFailure()
 }
 
-// exitError returns a failure that says how the process ended. The exit status is known only shortly after the pipes
-// are closed, so exitError waits for it, at most for exitReportTimeout and until Close.
-func (p *process) exitError() *Failure {
+// exitFailure returns a failure that says how the process ended. The exit status is known only shortly after the pipes
+// are closed, so exitFailure waits for it, at most for exitReportTimeout and until Close.
+func (p *process) exitFailure() *Failure {
 	failure := &Failure{Kind: Unavailable, Public: "its process closed its output"}
 	t := time.NewTimer(exitReportTimeout)
 	defer t.Stop()

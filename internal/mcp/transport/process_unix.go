@@ -8,11 +8,6 @@ import (
 	"syscall"
 )
 
-const (
-	terminateSignal = syscall.SIGTERM
-	killSignal      = syscall.SIGKILL
-)
-
 // ownGroup returns attributes that make a child the leader of its own process group. Without Linux's Pdeathsig, a
 // child that ignores the end of its stdin lives on if answerd dies of SIGKILL.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -251,15 +251,13 @@ func (r *RoundTrip) Failure(err error) *Failure {
 	if r.ctx.Err() != nil {
 		return r.Ended()
 	}
-	rpc, isErr := errors.AsType[*jsonrpc.Error](err)
-	_, fromServer := errors.AsType[*serverError](err)
-	if isErr && fromServer {
+	if answer, ok := errors.AsType[*serverError](err); ok {
 		hasSession := !r.Handshake && r.Session.hasID.Load()
-		if hasSession && meansLostSession(rpc) {
+		if hasSession && meansLostSession(&answer.rpc) {
 			r.Session.Lost.Store(true)
-			return LostSession(rpc)
+			return LostSession(&answer.rpc)
 		}
-		return rpcFailure(rpc)
+		return rpcFailure(&answer.rpc)
 	}
 	switch {
 	case !r.sent.Load():

@@ -71,23 +71,28 @@ func (t *idleTimer) resetLocked(now time.Time) {
 	}
 }
 
-// check runs when the timer fires. It calls expire if the timer is due. If something came from the server since the
-// timer was set, it sets the timer again. If the timer is paused or done, it does nothing.
+// check runs when the timer fires. It calls expire if the timer is due.
 func (t *idleTimer) check() {
+	if t.finishIfDue() {
+		t.expire()
+	}
+}
+
+// finishIfDue marks the timer as done and returns true if it is due. If something came from the server since the timer
+// was set, it sets the timer again. If the timer is paused or done, it does nothing.
+func (t *idleTimer) finishIfDue() (isDue bool) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	now := time.Now()
 	if t.done || !t.pausedAt.IsZero() {
-		t.mu.Unlock()
-		return
+		return false
 	}
 	if now.Before(t.dueLocked()) {
 		t.resetLocked(now)
-		t.mu.Unlock()
-		return
+		return false
 	}
 	t.done = true
-	t.mu.Unlock()
-	t.expire()
+	return true
 }
 
 // pause stops the timer until resume. It must not be called again before resume.
