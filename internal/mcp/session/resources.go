@@ -39,29 +39,21 @@ func (r *Resource) Address() string {
 func (s *Session) ListResources(
 	deadline time.Time, allowed func(address string) bool,
 ) (resources []Resource, cut string, _ *transport.Failure) {
-	ctx := context.Background() // not a call's context, because the list is for all calls
-	getResources := func(cursor string) (json.RawMessage, *transport.Failure) {
-		return s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
-			return callMethod(request, "resources/list", &sdk.ListResourcesParams{Cursor: cursor})
-		})
-	}
-	getTemplates := func(cursor string) (json.RawMessage, *transport.Failure) {
-		return s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
-			return callMethod(request, "resources/templates/list", &sdk.ListResourceTemplatesParams{Cursor: cursor})
-		})
-	}
-	listed, cut, failure := CollectPages("resources", maxResources, getResources)
+	listed, cut, failure := s.collectResources("resources", "resources/list", deadline)
 	if failure != nil {
 		return nil, "", failure
 	}
-	templates, cutTemplates, failure := CollectPages("resourceTemplates", maxResources, getTemplates)
+	templates, cutTemplates, failure := s.collectResources("resourceTemplates", "resources/templates/list", deadline)
 	if failure != nil {
 		return nil, "", failure
 	}
 	for _, raw := range append(listed, templates...) {
 		var r Resource
-		isKnown := func(known Resource) bool { return known.Address() == r.Address() }
-		if json.Unmarshal(raw, &r) != nil || !allowed(r.Address()) || slices.ContainsFunc(resources, isKnown) {
+		if json.Unmarshal(raw, &r) != nil || !allowed(r.Address()) {
+			continue
+		}
+		hasSameAddress := func(other Resource) bool { return other.Address() == r.Address() }
+		if slices.ContainsFunc(resources, hasSameAddress) {
 			continue
 		}
 		resources = append(resources, r)
@@ -70,6 +62,17 @@ func (s *Session) ListResources(
 		}
 	}
 	return resources, cmp.Or(cut, cutTemplates), nil
+}
+
+// collectResources requests a list with method and returns what CollectPages returns for its member.
+func (s *Session) collectResources(member, method string, deadline time.Time) ([]json.RawMessage, string, *transport.Failure) {
+	return CollectPages(member, maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
+		ctx := context.Background() // not a call's context, because the list is for all calls
+		return s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
+			// Both lists have the same params.
+			return callMethod(request, method, &sdk.ListResourcesParams{Cursor: cursor})
+		})
+	})
 }
 
 // ResourceRead is one read of a resource in a session.

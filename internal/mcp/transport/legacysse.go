@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,8 +11,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-
-	"answerd/internal/sse"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -168,23 +165,18 @@ func (c *legacySSE) readLoop() {
 	}
 }
 
-// nextData returns the text of the next message in the stream. It ignores other events, and an event that may be
-// incomplete because the stream ended in it.
+// nextData returns the text of the next message in the stream. It ignores a message that may be incomplete because the
+// stream ended in it.
 func (c *legacySSE) nextData() ([]byte, error) {
 	for {
-		e, err := c.stream.events.Next()
-		if errors.Is(err, sse.ErrTooLarge) {
-			return nil, AnswerTooLarge(MaxMessage)
-		}
+		data, err := c.stream.nextData()
 		if err != nil {
 			return nil, unansweredFailure(err)
 		}
-		isMessage := e.Event == "" || e.Event == "message"
-		if !isMessage || len(e.Data) == 0 || c.stream.events.Cut() {
-			continue
+		if isIncomplete := c.stream.events.Cut(); !isIncomplete {
+			c.stream.body.restart()
+			return bytes.Clone(data), nil
 		}
-		c.stream.body.restart()
-		return bytes.Clone(e.Data), nil
 	}
 }
 
