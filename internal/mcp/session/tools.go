@@ -29,15 +29,17 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 			return "", false, failure
 		}
 		// The list is outdated as soon as one page is.
-		if t := s.ttl(&page.resultHeader); t > 0 && (list.TTL == 0 || t < list.TTL) {
-			list.TTL = t
+		if ttl := s.ttl(&page.resultHeader); ttl > 0 && (list.TTL == 0 || ttl < list.TTL) {
+			list.TTL = ttl
 		}
-		full := false
+		isFull := false
 		for _, tool := range page.Tools {
 			maxBytes -= len(tool)
-			full = !add(tool) || full
+			if !add(tool) {
+				isFull = true
+			}
 		}
-		return page.NextCursor, full, nil
+		return page.NextCursor, isFull, nil
 	})
 	if failure != nil {
 		return ToolList{}, failure
@@ -132,12 +134,12 @@ func (s *Session) withHandlers(
 		})
 	}
 	request.answerer = newRequestAnswerer(&request.RoundTrip, handlers)
-	result, f := send()
+	result, failure := send()
 	request.answerer.cancelAndWait()
 	if request.notifications != nil {
-		// Deliver all notifications that came before the answer, even if the answer is an error, unless the request's
-		// context has ended.
-		request.notifications.closeQueue(f == nil || request.Context().Err() == nil)
+		// Deliver all notifications that came before the answer, even if the answer is an error.
+		deliverRest := failure == nil || request.Context().Err() == nil
+		request.notifications.closeQueue(deliverRest)
 	}
-	return result, f
+	return result, failure
 }
