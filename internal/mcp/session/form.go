@@ -25,33 +25,34 @@ func plainForm(form json.RawMessage) (json.RawMessage, error) {
 	if members["properties"] == nil {
 		return form, nil
 	}
-	var fields bytes.Buffer
-	var failure error
-	changed := false
-	if err := wire.Members(members["properties"], func(name string, field json.RawMessage) {
-		plain, err := plainField(field)
-		if err != nil && failure == nil {
-			failure = fmt.Errorf("the field %.80q of the requested schema %w", name, err)
+	var fields bytes.Buffer // the fields of the result, each after a comma
+	var fieldErr error      // about the first field that is not allowed
+	isPlain := true
+	err := wire.Members(members["properties"], func(name string, field json.RawMessage) {
+		plain, err := withoutNull(field)
+		if err != nil && fieldErr == nil {
+			fieldErr = fmt.Errorf("the field %.80q of the requested schema %w", name, err)
 		}
-		changed = changed || plain != nil
-		if plain == nil {
-			plain = field
+		if plain != nil {
+			isPlain = false
+			field = plain
 		}
-		fmt.Fprintf(&fields, ",%s:%s", wire.Quote(name), plain)
-	}); err != nil {
+		fmt.Fprintf(&fields, ",%s:%s", wire.Quote(name), field)
+	})
+	if err != nil {
 		return nil, fmt.Errorf("the properties of the requested schema do not decode: %w", err)
 	}
-	if failure != nil || !changed {
-		return form, failure
+	if fieldErr != nil || isPlain {
+		return form, fieldErr
 	}
 	withoutComma := fields.Bytes()[1:]
 	members["properties"] = slices.Concat([]byte("{"), withoutComma, []byte("}"))
 	return json.Marshal(members)
 }
 
-// plainField returns field without null among its types, or nil if field can stay as it is. The error continues a
-// sentence whose subject is the field.
-func plainField(field json.RawMessage) (plain json.RawMessage, err error) {
+// withoutNull returns field, the schema of one field, without null among its types. It returns nil if field has no
+// null. The error says why MCP does not allow field, and continues a sentence whose subject is the field.
+func withoutNull(field json.RawMessage) (plain json.RawMessage, err error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(field, &members); err != nil {
 		return nil, fmt.Errorf("does not decode: %w", err)
@@ -84,11 +85,11 @@ func removeNull(members map[string]json.RawMessage) bool {
 	if json.Unmarshal(members["type"], &types) != nil || len(types) != 2 {
 		return false
 	}
-	i := slices.Index(types, "null")
-	if i < 0 {
+	nullIndex := slices.Index(types, "null")
+	if nullIndex < 0 {
 		return false
 	}
-	members["type"] = wire.Quote(types[1-i])
+	members["type"] = wire.Quote(types[1-nullIndex]) // the other one of the two
 	return true
 }
 
@@ -101,12 +102,13 @@ func removeNullAlternative(members map[string]json.RawMessage) bool {
 		return false
 	}
 	isNull := func(a map[string]json.RawMessage) bool { return string(a["type"]) == `"null"` }
-	i := slices.IndexFunc(alternatives, isNull)
-	if i < 0 {
+	nullIndex := slices.IndexFunc(alternatives, isNull)
+	if nullIndex < 0 {
 		return false
 	}
 	delete(members, "anyOf")
-	for name, value := range alternatives[1-i] {
+	other := alternatives[1-nullIndex]
+	for name, value := range other {
 		if members[name] == nil {
 			members[name] = value
 		}

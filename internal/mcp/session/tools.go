@@ -65,7 +65,7 @@ func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (
 		return callMethod(request, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
 	})
 	switch {
-	case methodNotFound(failure):
+	case isMethodNotFound(failure):
 		return page, nil
 	case failure != nil && failure.Kind == transport.TooLarge:
 		return page, &transport.Failure{
