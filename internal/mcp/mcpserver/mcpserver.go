@@ -313,7 +313,7 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 func newCall(ctx context.Context, req *sdk.CallToolRequest, r *http.Request, owner string) *Call {
 	call := &Call{
 		Tool: req.Params.Name, Arguments: req.Params.Arguments, Meta: req.Params.Meta,
-		Request: r, RequestState: req.Params.RequestState,
+		Request: r, RequestState: req.Params.RequestState, InputResponses: make(map[string]ElicitResult),
 		req: req, ctx: ctx, session: req.Session.ID(), owner: owner,
 	}
 	if len(call.Arguments) == 0 {
@@ -327,14 +327,9 @@ func newCall(ctx context.Context, req *sdk.CallToolRequest, r *http.Request, own
 		call.SupportsForm = modes.Form != nil || modes.URL == nil
 	}
 	for id, response := range req.Params.InputResponses {
-		answer, ok := response.(*sdk.ElicitResult)
-		if !ok {
-			continue
+		if answer, ok := response.(*sdk.ElicitResult); ok {
+			call.InputResponses[id] = newElicitResult(answer)
 		}
-		if call.InputResponses == nil {
-			call.InputResponses = make(map[string]ElicitResult)
-		}
-		call.InputResponses[id] = newElicitResult(answer)
 	}
 	return call
 }

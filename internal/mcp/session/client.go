@@ -139,11 +139,11 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		request.useSession(handshake.session)
 		request.Start(ctx, handshake.Life(), deadline)
 		defer request.Finish()
-		request.SetTokenRenewed(handshake.TokenRenewed()) // one renewal per handshake
+		request.TokenRenewed.Store(handshake.TokenRenewed.Load()) // one renewal per handshake
 		request.session.handshake.Store(request)
 		request.session.handleRequest = receive
 		res, err := next(request.Context(), method, req)
-		handshake.SetTokenRenewed(request.TokenRenewed())
+		handshake.TokenRenewed.Store(request.TokenRenewed.Load())
 		if err != nil {
 			failure := request.Failure(err)
 			isBusy := failure.Status == http.StatusTooManyRequests || failure.Status >= 500

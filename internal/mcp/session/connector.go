@@ -101,7 +101,7 @@ func (n *versionNegotiator) connectNegotiated(
 	// A server that was too busy for server/discover has not refused it. So the version of initialize is not recorded,
 	// and the next handshake sends server/discover again.
 	if err == nil && !requestOf(ctx).discoverBusy {
-		n.lastVersion = negotiatedVersion(cs)
+		n.lastVersion = initializeResult(cs).ProtocolVersion
 	}
 	rpc, _ := errors.AsType[*jsonrpc.Error](err)
 	n.initializeRefused = rpc != nil && rpc.Code == sdk.CodeUnsupportedProtocolVersion

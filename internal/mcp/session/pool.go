@@ -76,7 +76,7 @@ func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 		f := &transport.Failure{
 			Kind: transport.Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx),
 		}
-		if request := session.handshake.Load(); request != nil && request.FetchingToken() {
+		if request := session.handshake.Load(); request != nil && request.FetchingToken.Load() {
 			f.Err = transport.CredentialsError(f.Err)
 		}
 		return nil, f

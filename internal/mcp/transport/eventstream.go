@@ -305,7 +305,7 @@ func (c *httpConn) readStream(ctx context.Context, roundTrip *RoundTrip, msg *js
 		}
 		s.close()
 		if refusal, isRefused := errors.AsType[*Failure](err); isRefused {
-			roundTrip.abort(refusal) // the server may continue the request
+			roundTrip.Cancel(refusal) // the server may continue the request
 			return
 		}
 		lastID = cmp.Or(s.lastID(), lastID)
@@ -316,7 +316,7 @@ func (c *httpConn) readStream(ctx context.Context, roundTrip *RoundTrip, msg *js
 		}
 		resp, err = c.resume(ctx, lastID, retry)
 		if err != nil && ctx.Err() == nil {
-			roundTrip.abort(connectionCut(err)) // the server may continue the request
+			roundTrip.Cancel(connectionCut(err)) // the server may continue the request
 			return
 		}
 		if err != nil {

@@ -124,28 +124,10 @@ func BadReply(what string, err error) *Failure {
 	return &Failure{Kind: Protocol, Public: "its answer is not MCP: " + what, Err: err}
 }
 
-// unsentFailure returns the failure of a request that could not be sent because of err. If err wraps a *Failure, it
-// returns that one.
-func unsentFailure(err error) *Failure {
-	if failure := knownFailure(err); failure != nil {
-		return failure
-	}
-	return unavailable(connectReason(err), err)
-}
-
 // unavailable returns the failure of a request that the server did not get or refused, because of err. reason is the
 // text for users. err may be nil.
 func unavailable(reason string, err error) *Failure {
 	return &Failure{Kind: Unavailable, Public: reason, NotRun: true, Err: err}
-}
-
-// unansweredFailure returns the failure of a request that the server may have received, but whose reply could not be
-// read because of err. If err wraps a *Failure, it returns that one.
-func unansweredFailure(err error) *Failure {
-	if failure := knownFailure(err); failure != nil {
-		return failure
-	}
-	return connectionCut(err)
 }
 
 // connectionCut returns the failure of a request whose connection was cut, because of err, before its answer.
@@ -153,14 +135,24 @@ func connectionCut(err error) *Failure {
 	return &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 }
 
-// knownFailure returns the *Failure that err wraps, or the failure that a refused client certificate means. It returns
-// nil for any other error.
-func knownFailure(err error) *Failure {
-	failure, isFailure := errors.AsType[*Failure](err)
-	if !isFailure && refusesCertificate(err) {
+// unsentFailure returns the failure of a request that could not be sent because of err. If err wraps a *Failure, it
+// returns that one.
+func unsentFailure(err error) *Failure { return failureOr(err, unavailable(connectReason(err), err)) }
+
+// unansweredFailure returns the failure of a request that the server may have received, but whose reply could not be
+// read because of err. If err wraps a *Failure, it returns that one.
+func unansweredFailure(err error) *Failure { return failureOr(err, connectionCut(err)) }
+
+// failureOr returns the *Failure that err wraps, or the failure that a refused client certificate means. It returns
+// other for any other error.
+func failureOr(err error, other *Failure) *Failure {
+	if failure, ok := errors.AsType[*Failure](err); ok {
+		return failure
+	}
+	if refusesCertificate(err) {
 		return unavailable("it refused our TLS client certificate", err)
 	}
-	return failure
+	return other
 }
 
 // refusesCertificate reports whether err is the server's TLS alert about a missing or refused client certificate. In

@@ -39,11 +39,11 @@ func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if tokens == nil {
 		return t.Next.RoundTrip(r)
 	}
-	roundTrip.fetchingToken.Store(true) // tokenWatcher sets it to false
+	roundTrip.FetchingToken.Store(true) // tokenWatcher sets it to false
 	return tokens.Send(tokenWatcher{t.Next, roundTrip}, r)
 }
 
-// tokenWatcher is the http.RoundTripper that is passed to a Sender, to maintain RoundTrip.fetchingToken. A Sender
+// tokenWatcher is the http.RoundTripper that is passed to a Sender, to maintain RoundTrip.FetchingToken. A Sender
 // fetches a token before it calls tokenWatcher, and again after the server has refused the token.
 type tokenWatcher struct {
 	next      http.RoundTripper
@@ -52,10 +52,10 @@ type tokenWatcher struct {
 
 // RoundTrip implements http.RoundTripper.
 func (w tokenWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
-	w.roundTrip.fetchingToken.Store(false)
+	w.roundTrip.FetchingToken.Store(false)
 	resp, err := w.next.RoundTrip(r)
 	if err == nil && refusesToken(r, resp) {
-		w.roundTrip.fetchingToken.Store(true)
+		w.roundTrip.FetchingToken.Store(true)
 	}
 	return resp, err
 }
@@ -96,7 +96,7 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	}
 	r.Header.Set("Authorization", "Bearer "+bearer.Reveal()) // replaces a configured header
 	resp, err := next.RoundTrip(r)
-	if err != nil || !refusesToken(r, resp) || !roundTrip.tokenRenewed.CompareAndSwap(false, true) {
+	if err != nil || !refusesToken(r, resp) || !roundTrip.TokenRenewed.CompareAndSwap(false, true) {
 		return resp, err
 	}
 	drainBody(resp)

@@ -26,14 +26,11 @@ type messageParts struct{ version, id, method, params, result, rpcError json.Raw
 // malformedResponse is the error of a response that does not decode, but has an id and a version. The request with
 // this id can then fail.
 type malformedResponse struct {
-	id  jsonrpc.ID
-	err error
+	error // why the response does not decode
+	id    jsonrpc.ID
 }
 
-func (e *malformedResponse) Error() string { return e.err.Error() }
-
-// Unwrap returns the reason why the response does not decode.
-func (e *malformedResponse) Unwrap() error { return e.err }
+func (e *malformedResponse) Unwrap() error { return e.error }
 
 // decodeMessage decodes a JSON-RPC message. The result shares memory with data. For a response, the error may be a
 // *malformedResponse. decodeMessage replaces jsonrpc.DecodeMessage, which copies large results several times, and
@@ -104,14 +101,14 @@ func (p *messageParts) decodeResponse() (jsonrpc.Message, error) {
 		return nil, errors.Join(errors.New("it is neither a request nor a response"), err)
 	}
 	if err != nil {
-		return nil, &malformedResponse{id, err}
+		return nil, &malformedResponse{err, id}
 	}
 	if p.rpcError == nil || isNull(p.rpcError) {
 		return &jsonrpc.Response{ID: id, Result: limitDepth(p.result)}, nil
 	}
 	answeredError := &serverError{}
 	if err := json.Unmarshal(p.rpcError, &answeredError.rpc); err != nil {
-		return nil, &malformedResponse{id, err}
+		return nil, &malformedResponse{err, id}
 	}
 	return &jsonrpc.Response{ID: id, Error: answeredError}, nil
 }

@@ -84,7 +84,7 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 		err = <-started
 	}
 	for _, f := range childEnds {
-		_ = f.Close() // the child has duplicates
+		_ = f.Close() // the child has duplicates; Close accepts nil
 	}
 	if err != nil {
 		proc.closeFiles()
@@ -140,32 +140,19 @@ func lookPathOf(env []string, name string) string {
 }
 
 // makePipes creates the pipes for stdin, stdout and stderr. It sets the parent's ends in p and the child's ends in
-// p.cmd, and returns the child's ends. All ends must be closed later, also after an error. The pipes of os/exec are
-// not used, because Cmd.Wait would then wait for a grandchild that keeps a pipe open.
+// p.cmd, and returns the child's ends. All ends must be closed later. After an error, some of them are nil. The pipes
+// of os/exec are not used, because Cmd.Wait would then wait for a grandchild that keeps a pipe open.
 func (p *process) makePipes() (childEnds []*os.File, err error) {
-	stdinRead, stdinWrite, err := os.Pipe()
-	if err != nil {
-		return nil, err
+	var stdin, stdout, stderr *os.File // the child's ends
+	stdin, p.stdin, err = os.Pipe()
+	if err == nil {
+		p.stdout, stdout, err = os.Pipe()
 	}
-	p.stdin = stdinWrite
-	p.cmd.Stdin = stdinRead
-	childEnds = append(childEnds, stdinRead)
-
-	stdoutRead, stdoutWrite, err := os.Pipe()
-	if err != nil {
-		return childEnds, err
+	if err == nil {
+		p.stderr, stderr, err = os.Pipe()
 	}
-	p.stdout = stdoutRead
-	p.cmd.Stdout = stdoutWrite
-	childEnds = append(childEnds, stdoutWrite)
-
-	stderrRead, stderrWrite, err := os.Pipe()
-	if err != nil {
-		return childEnds, err
-	}
-	p.stderr = stderrRead
-	p.cmd.Stderr = stderrWrite
-	return append(childEnds, stderrWrite), nil
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, stdout, stderr
+	return []*os.File{stdin, stdout, stderr}, err
 }
 
 // startAndWait starts the process, sends the error or nil to started, and waits until the process is reaped. On Linux,
@@ -270,12 +257,10 @@ func closedWithin(d time.Duration, all ...<-chan struct{}) bool {
 	return true
 }
 
-// closeFiles closes the parent's ends of the pipes. It accepts files that are nil or already closed.
+// closeFiles closes the parent's ends of the pipes. Files that are nil or already closed are not a problem.
 func (p *process) closeFiles() {
 	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
-		if f != nil {
-			_ = f.Close()
-		}
+		_ = f.Close()
 	}
 }
 

@@ -159,7 +159,7 @@ func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMess
 	case notificationMessage:
 		if call := c.callOfLog(); call != nil {
 			call.timer.noteActivity()
-			call.countOrAbort(len(data))
+			call.countOrCancel(len(data))
 			c.session.Log(call, data)
 		}
 		return nil
@@ -201,7 +201,7 @@ func (c *streamConn) processProgress(message json.RawMessage) {
 		return
 	}
 	roundTrip.timer.noteActivity()
-	roundTrip.countOrAbort(len(message))
+	roundTrip.countOrCancel(len(message))
 	c.session.Progress(roundTrip, message)
 }
 

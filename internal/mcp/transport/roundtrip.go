@@ -26,8 +26,8 @@ type roundTripKey struct{}
 // server may have received it. The request's context carries the RoundTrip through the SDK to the connection. The
 // answer is not part of the RoundTrip; the SDK returns it.
 //
-// Set the exported fields and call Start before the request is sent. Call Finish when the SDK has returned. The
-// RoundTrip in Connect's context is used for all requests of the handshake.
+// Set the exported fields, except for FetchingToken, and call Start before the request is sent. Call Finish when the
+// SDK has returned. The RoundTrip in Connect's context is used for all requests of the handshake.
 type RoundTrip struct {
 	// Owner is for the code that creates the RoundTrip. This package does not use it.
 	Owner   any
@@ -46,6 +46,11 @@ type RoundTrip struct {
 	MaxAnswer int
 	// Tokens adds a bearer token to the request. If it is nil, Session.Tokens or else HeaderTransport.Tokens does.
 	Tokens Sender
+	// TokenRenewed says that the token was renewed, which is done only once. The requests of a handshake each have a
+	// RoundTrip, but together may renew the token only once.
+	TokenRenewed atomic.Bool
+	// FetchingToken is true while the request waits for a token, and after fetching the token has failed.
+	FetchingToken atomic.Bool
 
 	ctx     context.Context // the request's context, made by Start
 	caller  context.Context // the ctx that Start got
@@ -55,11 +60,8 @@ type RoundTrip struct {
 	release func()      // ends ctx and frees its timers
 	timer   idleTimer
 
-	sent         atomic.Bool  // the server may have received the request
-	sentAt       atomic.Int64 // Unix time in ns when the request got a connection (HTTP only)
-	tokenRenewed atomic.Bool  // the token was renewed, which is done only once
-	// fetchingToken is true while the request waits for a token, and after fetching the token has failed.
-	fetchingToken atomic.Bool
+	sent   atomic.Bool  // the server may have received the request
+	sentAt atomic.Int64 // Unix time in ns when the request got a connection (HTTP only)
 	// answered says that the server has answered or refused the request, so that it does not work on it any more.
 	answered atomic.Bool
 	// noCancel says that fail has ended the request. The server then does not get notifications/cancelled.
@@ -110,7 +112,8 @@ func (r *RoundTrip) Context() context.Context { return r.ctx }
 // Life returns the life that Start got, a context that ends with the server.
 func (r *RoundTrip) Life() context.Context { return r.life }
 
-// Cancel ends the request's context with cause. If cause is a *Failure, Failure returns it.
+// Cancel ends the request's context with cause. If cause is a *Failure, Failure returns it. The SDK then sends
+// notifications/cancelled, because the server may still work on the request.
 func (r *RoundTrip) Cancel(cause error) { r.cancel(cause) }
 
 // Deadline returns the request's deadline, which ResumeTimer moves by the length of each pause.
@@ -131,16 +134,6 @@ func (r *RoundTrip) Sent() bool { return r.sent.Load() }
 
 // SetNotSent makes Sent return false. Call it when the server has refused the request without executing it.
 func (r *RoundTrip) SetNotSent() { r.sent.Store(false) }
-
-// FetchingToken reports whether the request is waiting for its token, or fetching the token has failed.
-func (r *RoundTrip) FetchingToken() bool { return r.fetchingToken.Load() }
-
-// TokenRenewed reports whether the request's token was renewed, which is done only once.
-func (r *RoundTrip) TokenRenewed() bool { return r.tokenRenewed.Load() }
-
-// SetTokenRenewed sets what TokenRenewed returns. It is for a handshake, whose requests each have a RoundTrip but
-// together may renew the token only once.
-func (r *RoundTrip) SetTokenRenewed(renewed bool) { r.tokenRenewed.Store(renewed) }
 
 // sender returns the request's Sender or else its Session's; nil if they have none. r may be nil.
 func (r *RoundTrip) sender() Sender {
@@ -182,11 +175,11 @@ func (r *RoundTrip) countReceived(n int) *Failure {
 	}
 }
 
-// countOrAbort calls countReceived, and aborts the request if that returns a failure. It is for messages that did not
+// countOrCancel calls countReceived, and cancels the request if that returns a failure. It is for messages that did not
 // come in the request's own stream.
-func (r *RoundTrip) countOrAbort(n int) {
-	if f := r.countReceived(n); f != nil {
-		r.abort(f)
+func (r *RoundTrip) countOrCancel(n int) {
+	if failure := r.countReceived(n); failure != nil {
+		r.Cancel(failure)
 	}
 }
 
@@ -206,10 +199,6 @@ func (r *RoundTrip) fail(f *Failure) {
 		r.answered.Store(f.Kind != UnknownOutcome)
 	}
 }
-
-// abort ends the request's context with f, as fail does. Unlike fail, it lets the SDK's notifications/cancelled be
-// sent, because the server may still work on the request.
-func (r *RoundTrip) abort(f *Failure) { r.cancel(f) }
 
 // acceptAnswer records that the server has answered. If answer has neither an error nor a result, it records nothing
 // and returns a failure.
@@ -280,7 +269,7 @@ func (r *RoundTrip) Ended() *Failure {
 	switch {
 	case errors.Is(cause, ErrClosed):
 		return &Failure{Kind: Cancelled, Public: "answerd is shutting down", Err: cause}
-	case errors.Is(cause, ErrTimeout) && r.fetchingToken.Load():
+	case errors.Is(cause, ErrTimeout) && r.FetchingToken.Load():
 		return &Failure{Kind: Timeout, Public: "no token for it in time", NotRun: true, Err: CredentialsError(cause)}
 	case errors.Is(cause, ErrTimeout), errors.Is(r.caller.Err(), context.DeadlineExceeded):
 		return &Failure{Kind: Timeout, Public: "no answer in time", NotRun: !r.Sent(), Err: cause}

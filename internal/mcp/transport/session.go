@@ -125,7 +125,7 @@ func (c *inflightCalls) passProgress(message json.RawMessage) {
 	defer c.mu.Unlock()
 	for call := range c.calls {
 		if call.hasToken(message) {
-			call.countOrAbort(len(message))
+			call.countOrCancel(len(message))
 			call.Session.Progress(call, message)
 		}
 	}

@@ -230,7 +230,7 @@ func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 		session.inflight.passProgress(data)
 	case msg.Method == notificationMessage:
 		if call := session.inflight.onlyCall(); call != nil {
-			call.countOrAbort(len(data))
+			call.countOrCancel(len(data))
 			session.Log(call, data)
 		}
 	case msg.IsCall(), msg.Method == notificationCancelled:
