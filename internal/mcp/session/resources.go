@@ -26,12 +26,7 @@ type Resource struct {
 }
 
 // Address returns the URI of a resource, or the URI template of a template.
-func (r *Resource) Address() string {
-	if r.Template != "" {
-		return r.Template
-	}
-	return r.URI
-}
+func (r *Resource) Address() string { return cmp.Or(r.Template, r.URI) }
 
 // ListResources returns the server's resources and templates for whose address allowed returns true. It looks at no
 // more than maxResources of each kind; cut is that of CollectPages. It makes the session subscribe to changes of the

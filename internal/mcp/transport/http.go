@@ -96,19 +96,17 @@ func (p *idleConns) waitLocked(ctx context.Context) {
 		}
 		streamEnded := p.streamEnded
 		p.mu.Unlock()
-		isTimeout, isCancelled := false, false
+		mustStop := true
 		select {
 		case <-streamEnded:
+			mustStop = false
 		case <-timeout.C:
-			isTimeout = true
 		case <-ctx.Done():
-			isCancelled = true
 		}
 		p.mu.Lock()
-		if isTimeout && ctx.Err() == nil {
-			p.skipWait = true
-		}
-		if isTimeout || isCancelled {
+		if mustStop {
+			isTimeout := ctx.Err() == nil
+			p.skipWait = p.skipWait || isTimeout
 			return
 		}
 	}

@@ -320,38 +320,39 @@ func (c *httpConn) newRequest(ctx context.Context, method string, msg jsonrpc.Me
 		r.Header["Accept"] = streamOnly
 	}
 
-	c.mu.Lock()
-	id, version := c.id, c.version
-	c.mu.Unlock()
-	if id != "" {
+	if id := c.SessionID(); id != "" {
 		r.Header[sessionHeader] = []string{id}
 	}
-
-	rpc, _ := msg.(*jsonrpc.Request) // nil if msg is a response or nil
-	switch {
-	case rpc != nil && rpc.Method == methodDiscover:
-		version = discoverVersion(rpc.Params)
-	case version == "": // no initialize in this session, or not yet
-		version = c.session.Protocol()
-	}
+	request, isRequest := msg.(*jsonrpc.Request)
+	version := c.versionOf(request)
 	if version != "" {
 		r.Header[versionHeader] = []string{version}
 	}
-	if rpc != nil && version >= StatelessVersion {
-		addRoutingHeaders(r.Header, rpc, RoundTripOf(ctx))
+	if isRequest && version >= StatelessVersion {
+		addRoutingHeaders(r.Header, request, RoundTripOf(ctx))
 	}
 	return r, nil
 }
 
-// discoverVersion returns the protocol version in the params of server/discover.
-func discoverVersion(params json.RawMessage) string {
-	var decoded struct {
-		Meta struct {
-			Version string `json:"io.modelcontextprotocol/protocolVersion"`
-		} `json:"_meta"`
+// versionOf returns the protocol version for the headers of an HTTP request whose body is msg, a request or a
+// notification. msg is nil for any other body. The version is "" until it is negotiated.
+func (c *httpConn) versionOf(msg *jsonrpc.Request) string {
+	if msg != nil && msg.Method == methodDiscover {
+		var params struct {
+			Meta struct {
+				Version string `json:"io.modelcontextprotocol/protocolVersion"`
+			} `json:"_meta"`
+		}
+		_ = json.Unmarshal(msg.Params, &params) // cannot fail: the SDK has written the params
+		return params.Meta.Version
 	}
-	_ = json.Unmarshal(params, &decoded) // cannot fail: the SDK has written params
-	return decoded.Meta.Version
+	c.mu.Lock()
+	version := c.version
+	c.mu.Unlock()
+	if version == "" { // no initialize in this session, or not yet
+		return c.session.Protocol()
+	}
+	return version
 }
 
 // addRoutingHeaders adds the headers by which proxies route requests (2026-07-28 basic/transports, SEP-2243): msg's

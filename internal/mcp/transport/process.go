@@ -192,7 +192,8 @@ func (p *process) cleanUp() {
 }
 
 // awaitEnd waits until the process has exited, or terminates it when p.stop is closed. It sets p.stoppedByUs. Then it
-// gives the rest of the process group time to end.
+// sends SIGTERM to the rest of the process group, such as the server behind a wrapper script, and gives it exitTimeout
+// to end. It takes the group as ended when both outputs are closed.
 func (p *process) awaitEnd() {
 	select {
 	case <-p.exited:
@@ -201,7 +202,8 @@ func (p *process) awaitEnd() {
 	}
 	p.stoppedByUs = IsClosed(p.stop)
 	// On Linux the process is not reaped yet, so its id cannot be reused, and signals reach only its group.
-	p.waitForGroup()
+	signalGroup(p.cmd.Process, syscall.SIGTERM)
+	closedWithin(exitTimeout, p.outDone, p.errDone)
 }
 
 // closePipes closes the parent's ends of the pipes and waits for the goroutines that read them. These end even if a
@@ -236,13 +238,6 @@ func (p *process) terminate() {
 	<-p.exited
 }
 
-// waitForGroup sends SIGTERM to the rest of the process group, such as the server behind a wrapper script, and gives
-// it exitTimeout to end. It takes the group as ended when both outputs are closed.
-func (p *process) waitForGroup() {
-	signalGroup(p.cmd.Process, syscall.SIGTERM)
-	closedWithin(exitTimeout, p.outDone, p.errDone)
-}
-
 // closedWithin waits until all channels are closed and returns true, or returns false after d.
 func closedWithin(d time.Duration, all ...<-chan struct{}) bool {
 	t := time.NewTimer(d)
@@ -257,7 +252,7 @@ func closedWithin(d time.Duration, all ...<-chan struct{}) bool {
 	return true
 }
 
-// closeFiles closes the parent's ends of the pipes. Files that are nil or already closed are not a problem.
+// closeFiles closes the parent's ends of the pipes. It accepts files that are nil or already closed.
 func (p *process) closeFiles() {
 	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
 		_ = f.Close()
