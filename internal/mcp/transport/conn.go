@@ -57,7 +57,7 @@ func (e *streamEndpoint) Close() { e.close() }
 // directions pass through it:
 //   - It records for each RoundTrip whether its request was sent.
 //   - It passes progress to the RoundTrip that has the progress token. It passes the server's log messages and
-//     requests to a RoundTrip only if they cannot be about another one (callOfLog, callOfQuestion).
+//     requests to a RoundTrip only if they cannot be about another one (callOf).
 //   - It limits the server's requests, and drops messages that would make the SDK end the session.
 //   - When the connection ends, it fails every request in flight with the reason, before the SDK fails them without
 //     one. A request that was sent may have run; a request that was not sent can be sent in the next session.

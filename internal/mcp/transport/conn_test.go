@@ -29,8 +29,8 @@ func TestStreamConnAttributesNothingAfterTooManyGivenUp(t *testing.T) {
 		l.removeAbandoned(id(i))
 	}
 	l.pending[id(-1)] = &pendingRequest{roundTrip: &RoundTrip{}, method: "tools/call", sent: true}
-	if len(l.abandoned) != 0 || l.callOfLog() != nil {
-		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.abandoned), l.callOfLog())
+	if len(l.abandoned) != 0 || l.callOf(logMessage) != nil {
+		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.abandoned), l.callOf(logMessage))
 	}
 }
 

@@ -241,7 +241,7 @@ func (s *eventStream) close() {
 func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.Message, *Failure) {
 	// Each message restarts the idle timeout. The call's deadline and countReceived keep messages from extending it
 	// forever.
-	s.roundTrip.timer.noteActivity()
+	s.roundTrip.noteActivity()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		if !m.ID.IsValid() { // an error without an id can only be about the request that the stream belongs to

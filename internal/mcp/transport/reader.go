@@ -126,9 +126,9 @@ func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
 	if msg.Method != methodElicit && msg.Method != methodSample {
 		return msg
 	}
-	call := c.callOfQuestion()
+	call := c.callOf(msg)
 	if call != nil {
-		call.timer.noteActivity()
+		call.noteActivity()
 	}
 	return c.session.Request(msg, call)
 }
@@ -157,8 +157,8 @@ func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMess
 		c.processProgress(data)
 		return nil
 	case notificationMessage:
-		if call := c.callOfLog(); call != nil {
-			call.timer.noteActivity()
+		if call := c.callOf(msg); call != nil {
+			call.noteActivity()
 			call.countOrCancel(len(data))
 			c.session.Log(call, data)
 		}
@@ -200,7 +200,7 @@ func (c *streamConn) processProgress(message json.RawMessage) {
 		c.dropMessage("progress of no open request")
 		return
 	}
-	roundTrip.timer.noteActivity()
+	roundTrip.noteActivity()
 	roundTrip.countOrCancel(len(message))
 	c.session.Progress(roundTrip, message)
 }
@@ -250,33 +250,20 @@ const (
 	minConnectionAge = startSpan
 )
 
-// callOfLog returns the call that a log message of the server is about. If that call is not certain, it returns nil
-// and counts the message as unmatched.
-func (c *streamConn) callOfLog() *RoundTrip {
+// callOf returns the call that msg, a request or a log message of the server, is about. If that call is not certain,
+// callOf returns nil and counts msg as unmatched; a request is then declined.
+func (c *streamConn) callOf(msg *jsonrpc.Request) *RoundTrip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	call := c.onlyCallLocked()
-	if call == nil || c.hasAbandonedLocked() {
-		c.unmatched++
-		return nil
+	if call != nil && !c.hasAbandonedLocked() {
+		return call
 	}
-	return call
-}
-
-// callOfQuestion returns the call that a request of the server is about. If that call is not certain, it returns nil
-// and counts the request as unmatched; the request is then declined.
-func (c *streamConn) callOfQuestion() *RoundTrip {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	call := c.onlyCallLocked()
-	if call != nil && c.hasAbandonedLocked() {
+	if call != nil && msg.IsCall() {
 		c.declinedQuestion = true // only because of the abandoned calls
-		call = nil
 	}
-	if call == nil {
-		c.unmatched++
-	}
-	return call
+	c.unmatched++
+	return nil
 }
 
 // onlyCallLocked returns the only call in flight, apart from abandoned calls. It returns nil if no call or more than

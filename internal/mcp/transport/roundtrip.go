@@ -52,13 +52,13 @@ type RoundTrip struct {
 	// FetchingToken is true while the request waits for a token, and after fetching the token has failed.
 	FetchingToken atomic.Bool
 
-	ctx     context.Context // the request's context, made by Start
-	caller  context.Context // the ctx that Start got
-	life    context.Context // the life that Start got, which ends with the server
-	cancel  context.CancelCauseFunc
-	detach  func() bool // separates ctx from caller; returns false if caller has ended
-	release func()      // ends ctx and frees its timers
-	timer   idleTimer
+	ctx       context.Context // the request's context, made by Start
+	caller    context.Context // the ctx that Start got
+	life      context.Context // the life that Start got, which ends with the server
+	cancel    context.CancelCauseFunc
+	detach    func() bool // separates ctx from caller; returns false if caller has ended
+	release   func()      // ends ctx and frees its timers
+	idleTimer             // ends ctx with ErrTimeout
 
 	sent   atomic.Bool  // the server may have received the request
 	sentAt atomic.Int64 // Unix time in ns when the request got a connection (HTTP only)
@@ -89,12 +89,12 @@ func (r *RoundTrip) Start(ctx, life context.Context, deadline time.Time) {
 	}
 	r.detach = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	detachLife := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
-	r.timer.start(deadline, func() { cancel(ErrTimeout) })
+	r.idleTimer.start(deadline, func() { cancel(ErrTimeout) })
 	r.cancel = cancel
 	r.release = func() {
 		r.detach()
 		detachLife()
-		r.timer.stop()
+		r.idleTimer.stop()
 		cancel(nil)
 	}
 	r.ctx = context.WithValue(requestCtx, roundTripKey{}, r)
@@ -115,19 +115,6 @@ func (r *RoundTrip) Life() context.Context { return r.life }
 // Cancel ends the request's context with cause. If cause is a *Failure, Failure returns it. The SDK then sends
 // notifications/cancelled, because the server may still work on the request.
 func (r *RoundTrip) Cancel(cause error) { r.cancel(cause) }
-
-// Deadline returns the request's deadline, which ResumeTimer moves by the length of each pause.
-func (r *RoundTrip) Deadline() time.Time { return r.timer.deadline() }
-
-// SetIdleTimeout makes the request also end when the server has sent nothing for d.
-func (r *RoundTrip) SetIdleTimeout(d time.Duration) { r.timer.setIdle(d) }
-
-// PauseTimer suspends the request's deadline and idle timeout until ResumeTimer, while a user is asked something. It
-// must not be called again before ResumeTimer.
-func (r *RoundTrip) PauseTimer() { r.timer.pause() }
-
-// ResumeTimer ends a pause. It moves the deadline by the length of the pause and restarts the idle timeout.
-func (r *RoundTrip) ResumeTimer() { r.timer.resume() }
 
 // Sent reports whether the server may have received the request.
 func (r *RoundTrip) Sent() bool { return r.sent.Load() }
@@ -160,7 +147,7 @@ func (r *RoundTrip) traceConn(ctx context.Context) context.Context {
 // answers with input_required (SEP-2322).
 func (r *RoundTrip) prepareMessage() {
 	r.answered.Store(false)
-	r.timer.noteActivity()
+	r.noteActivity()
 }
 
 // countReceived counts a message of n bytes that the server sent before its answer. It returns a failure if the server

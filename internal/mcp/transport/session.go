@@ -112,7 +112,7 @@ func (c *inflightCalls) onlyCall() *RoundTrip {
 		return nil
 	}
 	for call := range c.calls {
-		call.timer.noteActivity()
+		call.noteActivity()
 		return call
 	}
 	return nil
