@@ -99,8 +99,7 @@ type latency struct {
 	seconds float64
 }
 
-// sample sums up the calls that were both admitted and ended under the current limit, since the limit was last
-// evaluated.
+// sample sums up the calls that were both admitted and ended under the current limit, since it was last evaluated.
 type sample struct {
 	calls        int
 	seconds      float64 // sum of the calls' latencies
@@ -258,8 +257,7 @@ func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
 }
 
 // measureLocked updates and returns the usual latency of tool after a call under low load, which took the given number
-// of seconds. It returns nil if tool is not known and the latencies of maxTools other tools are kept already. l.mu must
-// be held.
+// of seconds. It returns nil if the latencies of maxTools other tools are kept already. l.mu must be held.
 func (l *Limiter) measureLocked(tool string, seconds float64) *latency {
 	usual := l.tools[tool]
 	if usual == nil {

@@ -268,8 +268,7 @@ func (h *Handler) attachRequest(next http.Handler, r *http.Request, s *stream) h
 	return sdkauth.RequireBearerToken(verify, &sdkauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
 }
 
-// withPlaceholderToken returns a copy of r with a meaningless bearer token, because the SDK's middleware requires a
-// token.
+// withPlaceholderToken returns a copy of r with a meaningless bearer token, which the SDK's middleware requires.
 func withPlaceholderToken(r *http.Request) *http.Request {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer none")
@@ -308,8 +307,7 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 	return sdkResult(h.CallTool(callCtx, call)), nil
 }
 
-// newCall converts the SDK's request req, which came with the HTTP request r. ctx is the context that the SDK gave to
-// the call.
+// newCall converts the SDK's request req, which came with the HTTP request r. ctx is the SDK's context of the call.
 func newCall(ctx context.Context, req *sdk.CallToolRequest, r *http.Request, owner string) *Call {
 	call := &Call{
 		Tool: req.Params.Name, Arguments: req.Params.Arguments, Meta: req.Params.Meta,

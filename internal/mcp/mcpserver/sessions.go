@@ -30,8 +30,7 @@ func (s *sessionRegistry) add(id, owner string) {
 	}
 }
 
-// recordUse records that a session is being used now. It does nothing if the session is unknown or belongs to another
-// owner.
+// recordUse records that a session is being used now. It ignores a session that is unknown or has another owner.
 func (s *sessionRegistry) recordUse(id, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -67,9 +67,8 @@ type versionNegotiator struct {
 	mu            sync.Mutex // protects the fields below
 	lastVersion   string     // negotiated by the last successful handshake; "" before, and after a refusal
 	useInitialize bool       // begin with LastInitialize, even if the server supports later versions
-	// initializeRefused says that the server refused the version of initialize in the last handshake. Such a server
-	// has only later versions, but did not answer server/discover in time, for example because its process takes long
-	// to start.
+	// initializeRefused says that the server refused the version of initialize in the last handshake. Such a server has
+	// only later versions, but did not answer server/discover in time, for example because it was still starting.
 	initializeRefused bool
 }
 

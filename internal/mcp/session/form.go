@@ -94,8 +94,7 @@ func removeNull(members map[string]json.RawMessage) bool {
 }
 
 // removeNullAlternative removes anyOf from members, those of a field, if it has two alternatives and one of them is
-// null. It reports whether it did. The other alternative's members are added to members, unless they are already
-// there.
+// null. It reports whether it did. It adds the other alternative's members that members lacks.
 func removeNullAlternative(members map[string]json.RawMessage) bool {
 	var alternatives []map[string]json.RawMessage
 	if json.Unmarshal(members["anyOf"], &alternatives) != nil || len(alternatives) != 2 {

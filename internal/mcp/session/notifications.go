@@ -72,8 +72,7 @@ func newNotificationQueue(deliver func(notification)) *notificationQueue {
 }
 
 // enqueueProgress queues or delays message, the text of a progress notification. It keeps a copy of message, and drops
-// a message of more than maxProgressSize. It does not wait for deliver, because the goroutine that reads the stream
-// calls it.
+// a message of more than maxProgressSize. It does not wait for deliver, because the reader of the stream calls it.
 func (q *notificationQueue) enqueueProgress(message []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -127,8 +126,7 @@ func (q *notificationQueue) enqueueLog(decode func() *LogMessage) {
 	q.signalLocked()
 }
 
-// signalLocked wakes deliverLoop. A signal that deliverLoop has not received yet is enough for several calls. q.mu
-// must be held.
+// signalLocked wakes deliverLoop. A signal not received yet is enough for several calls. q.mu must be held.
 func (q *notificationQueue) signalLocked() {
 	select {
 	case q.wake <- struct{}{}:

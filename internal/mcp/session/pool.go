@@ -33,8 +33,7 @@ type Options struct {
 	Subscribe bool
 	// OverHTTP says that the transport is Streamable HTTP, where notifications outside of requests need a stream.
 	OverHTTP bool
-	// OnConnected is called after each successful handshake, and when the pool itself notices that the session was
-	// lost.
+	// OnConnected is called after each successful handshake, and when the pool itself notices a lost session.
 	OnConnected func()
 	// OnLost is called when the pool itself notices that the current session was lost, before OnConnected.
 	OnLost func(*transport.Failure)
@@ -201,11 +200,9 @@ func (p *Pool) handleLoss(s *Session, failure *transport.Failure) {
 }
 
 // DropSession removes session, which was lost, from the pool and closes it when its calls have ended. It returns false
-// and does nothing if session is no longer the current one, because another goroutine has dropped it, or if the pool
-// is closed.
+// and does nothing if session is no longer the current one, because it was dropped already, or if the pool is closed.
 //
-// It also sets ReconnectDelay, which grows with each session in a row that is lost within transport.MaxBackoff of its
-// handshake.
+// It also sets ReconnectDelay, which grows with each session in a row that is lost within MaxBackoff of its handshake.
 func (p *Pool) DropSession(session *Session) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

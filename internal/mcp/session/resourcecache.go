@@ -21,9 +21,8 @@ const (
 )
 
 // resourceCache caches a session's results of resources/read while they are known to be current: until their ttlMs has
-// passed (2026-07-28), or while the session is subscribed to the resource and no change was notified. It also lists
-// the resources to which the session subscribes. Each session has its own cache, because subscriptions end with the
-// session.
+// passed (2026-07-28), or while the session is subscribed to the resource and no change was notified. It also lists the
+// resources to which the session subscribes. Each session has a cache, because subscriptions end with it.
 type resourceCache struct {
 	wake chan struct{} // of capacity 1: wakes the goroutine that subscribes to the resources in wanted
 

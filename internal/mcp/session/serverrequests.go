@@ -96,8 +96,7 @@ func (g *requestRegistry) removeRequestsOf(call *transport.RoundTrip) {
 }
 
 // registerAndTag registers request, which describes msg, and returns a copy of msg with the tag. If request has no
-// call, it is not registered, and the copy has an empty tag. If no handler exists for msg's method, registerAndTag
-// returns msg unchanged.
+// call, it is not registered, and the copy has an empty tag. If msg's method has no handler, the result is msg.
 func (g *requestRegistry) registerAndTag(msg *jsonrpc.Request, request serverRequest) *jsonrpc.Request {
 	if msg.Method != methodElicit && msg.Method != methodSample {
 		return msg
@@ -130,8 +129,7 @@ func (g *requestRegistry) registerAndTag(msg *jsonrpc.Request, request serverReq
 type Handlers struct {
 	OnProgress func(Progress)
 	OnLog      func(LogMessage)
-	// Elicit asks the user. If Elicit is nil, the request is declined; if it returns an error, the request is
-	// cancelled.
+	// Elicit asks the user. If Elicit is nil, the request is declined; if it fails, the request is cancelled.
 	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
 	// Sample asks a model. If Sample is nil, the request is refused.
 	Sample func(context.Context, Sampling) (Sample, error)

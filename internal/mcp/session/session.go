@@ -101,8 +101,7 @@ func (s *Session) handleNotification(method string, params json.RawMessage) {
 }
 
 // setListening records whether notifications outside of requests are received. If they are received again after an
-// interruption, it reports a change of the tools to OnNotification, because a notification of one may have been
-// missed.
+// interruption, it reports a change of the tools to OnNotification, because a notification may have been missed.
 func (s *Session) setListening(on bool) {
 	if s.resources != nil {
 		s.resources.setListening(on)

@@ -20,8 +20,7 @@ type ToolList struct {
 
 // ListTools requests the pages of the server's list of tools, and calls add with each tool as received. It stops, and
 // sets Cut, after a page for which add returned false, after maxPages, and when it would request a page again. The
-// tools may have about maxBytes together: the limit for a page is what is left of maxBytes, but at least
-// transport.MaxMessage.
+// tools may have about maxBytes together: a page may have what is left of that, but at least transport.MaxMessage.
 func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json.RawMessage) bool) (list ToolList, _ *transport.Failure) {
 	cut, failure := readPages(func(cursor string) (string, bool, *transport.Failure) {
 		page, failure := s.getToolPage(cursor, deadline, max(maxBytes, transport.MaxMessage))
@@ -56,8 +55,7 @@ type toolPage struct {
 	resultHeader
 }
 
-// getToolPage requests the page at cursor, of at most maxBytes. If the server does not have the method, it returns an
-// empty page.
+// getToolPage requests the page at cursor, of at most maxBytes. If the server lacks the method, the page is empty.
 func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (page toolPage, _ *transport.Failure) {
 	// The context is not a call's context, because the list is for all calls.
 	raw, failure := s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {

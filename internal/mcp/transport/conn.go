@@ -85,8 +85,7 @@ type streamConn struct {
 	cancellations []*outMessage
 	// triedDiscover is true once server/discover was registered to be sent.
 	triedDiscover bool
-	// abandoned has the calls that were sent and then cancelled, until the server answers them: the server may still
-	// work on them.
+	// abandoned has the calls that were sent and then cancelled, until the server answers them.
 	abandoned map[jsonrpc.ID]struct{}
 	// abandonedOverflow is true if a call could not be added to abandoned, because it had maxAbandoned calls.
 	abandonedOverflow bool
@@ -187,8 +186,7 @@ func (c *streamConn) endConnection(err error) {
 }
 
 // endConnectionLocked fails all requests in flight because of err, and closes the MessageConn. Only the request that
-// writeLoop is writing is left for writeLoop to fail. If the connection has already ended, endConnectionLocked does
-// nothing. c.mu must be held.
+// writeLoop is writing is left for writeLoop to fail. After the first call it does nothing. c.mu must be held.
 func (c *streamConn) endConnectionLocked(err error) {
 	if c.err != nil {
 		return

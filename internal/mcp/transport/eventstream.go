@@ -48,9 +48,10 @@ type eventStream struct {
 	messages, bytes int
 }
 
-// newEventStream returns the stream in body, which answers the request id of roundTrip. roundTrip.streamOpened must
-// have been called; eventStream.close calls streamClosed.
+// newEventStream returns the stream in body, which answers the request id of roundTrip. The caller must call close or
+// readToEnd.
 func newEventStream(roundTrip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
+	roundTrip.streamOpened()
 	return &eventStream{
 		roundTrip: roundTrip, id: id, body: body, log: log,
 		opened: time.Now(), eventReader: newEventReader(body, roundTrip.answerLimit()),
@@ -60,14 +61,13 @@ func newEventStream(roundTrip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log
 // eventReader reads the messages of an event stream.
 type eventReader struct {
 	events *sse.Reader
-	body   *messageLimit
+	limit  *messageLimit     // events reads from it
 	batch  []json.RawMessage // messages of the last event that nextData has not returned yet
 }
 
 // messageLimit is an io.Reader that fails with AnswerTooLarge if too many bytes come between two messages: more than
 // limit bytes, plus commentRate bytes per second. So comments and events without a message are bounded, but the few
-// that keep a connection open do not end a stream that has no message for weeks. The sse.Reader limits the size of
-// each event to limit.
+// that keep a connection open do not end a stream that has no message for weeks. The sse.Reader limits each event.
 type messageLimit struct {
 	in    io.Reader
 	read  int       // bytes since the last message
@@ -97,7 +97,7 @@ func (r *messageLimit) restart() {
 // newEventReader returns a reader for the messages in body, of at most limit bytes each.
 func newEventReader(body io.Reader, limit int) eventReader {
 	limited := &messageLimit{in: body, limit: limit, since: time.Now()}
-	return eventReader{events: sse.NewReader(limited, limit), body: limited}
+	return eventReader{events: sse.NewReader(limited, limit), limit: limited}
 }
 
 // nextMessage returns the next message, its text data, and size, the number of bytes read from the stream since the
@@ -110,16 +110,15 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, size int, _
 	}
 	msg, err := decodeStreamed(data)
 	_, isAnswer := msg.(*jsonrpc.Response)
-	// The stream ended within the event. A whole answer is accepted; anything else is sent again if the stream is
-	// resumed.
+	// The stream ended within the event. A whole answer is accepted. Resuming the stream repeats anything else.
 	if r.events.Cut() && !isAnswer {
 		return nil, nil, 0, io.ErrUnexpectedEOF
 	}
 	if err != nil {
 		return nil, nil, 0, BadReply("an event does not decode", err)
 	}
-	size = r.body.read
-	r.body.restart()
+	size = r.limit.read
+	r.limit.restart()
 	return msg, data, size, nil
 }
 
@@ -131,7 +130,7 @@ func (r *eventReader) nextData() ([]byte, error) {
 		e, err := r.events.Next()
 		switch {
 		case errors.Is(err, sse.ErrTooLarge):
-			return nil, AnswerTooLarge(r.body.limit)
+			return nil, AnswerTooLarge(r.limit.limit)
 		case err != nil:
 			return nil, err
 		}
@@ -196,8 +195,7 @@ func (s *eventStream) nextForSDK() (_ jsonrpc.Message, err error) {
 }
 
 // throttle counts a message of n bytes. If the bounds of the current throttleInterval are reached, it waits until the
-// interval is over or the request ends. TCP then slows down a server that sends a flood, which would keep a CPU core
-// busy.
+// interval is over or the request ends. TCP then slows down the server, whose flood would keep a CPU core busy.
 func (s *eventStream) throttle(n int) {
 	now := time.Now()
 	if now.Sub(s.intervalStart) >= throttleInterval {
@@ -213,8 +211,7 @@ func (s *eventStream) throttle(n int) {
 }
 
 // tooManyRequests reports whether requests, the number of a server's requests in a stream, is more than
-// maxServerRequests plus one for each second since opened, so that a server may send pings for as long as the stream
-// lasts.
+// maxServerRequests plus one for each second since opened. So a server may send pings in a long stream.
 func tooManyRequests(requests int, opened time.Time) bool {
 	return requests > maxServerRequests+int(time.Since(opened)/time.Second)
 }
@@ -239,8 +236,7 @@ func (s *eventStream) close() {
 // processMessage processes msg, whose text is data. It returns the message for the SDK, which may be the answer, or
 // nil if the SDK must not get it. A failure ends the request.
 func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.Message, *Failure) {
-	// Each message restarts the idle timeout. The call's deadline and countReceived keep messages from extending it
-	// forever.
+	// Each message restarts the idle timeout. The call's deadline and countReceived limit how often.
 	s.roundTrip.noteActivity()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
@@ -285,9 +281,9 @@ func (s *eventStream) processNotification(msg *jsonrpc.Request, data []byte) jso
 	return msg
 }
 
-// readStream reads resp, the stream that answers msg, and delivers its messages and the answer to the SDK.
-// roundTrip.streamOpened must have been called. If the stream breaks, readStream resumes it, provided that an event had
-// an id and the protocol version is before StatelessVersion. Otherwise it fails roundTrip with an unknown outcome.
+// readStream reads resp, the stream that answers msg, and delivers its messages and the answer to the SDK. If the stream
+// breaks, readStream resumes it, provided that an event had an id and the protocol version is before StatelessVersion.
+// Otherwise it fails roundTrip with an unknown outcome.
 func (c *httpConn) readStream(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	// Both are kept if a resumed stream ends without an event (WHATWG HTML, "Server-sent events").
 	var lastID string
@@ -323,13 +319,11 @@ func (c *httpConn) readStream(ctx context.Context, roundTrip *RoundTrip, msg *js
 			roundTrip.fail(connectionCut(err))
 			return
 		}
-		roundTrip.streamOpened()
 	}
 }
 
 // readAnswer delivers the messages of s to the SDK until the answer, which it returns instead of delivering it. The
-// error is a *Failure if a message is refused. Any other error means that the stream broke, or that ctx or the
-// connection ended.
+// error is a *Failure if a message is refused. Any other error means that the stream, ctx or the connection ended.
 func (c *httpConn) readAnswer(ctx context.Context, s *eventStream) (*jsonrpc.Response, error) {
 	for {
 		msg, err := s.nextForSDK()

@@ -78,8 +78,7 @@ func (f *Failure) RetryAfter() time.Duration {
 }
 
 // StateReason returns the text that describes f in the server's state, which all users may see. It is Public, except
-// for a JSON-RPC error: its message may be shown only to the user whose request failed, so StateReason returns its
-// code.
+// for a JSON-RPC error: only the user whose request failed may see its message, so StateReason returns its code.
 func (f *Failure) StateReason() string {
 	if e, ok := errors.AsType[*jsonrpc.Error](f.Err); ok {
 		return fmt.Sprintf("it answered with the error %d", e.Code)

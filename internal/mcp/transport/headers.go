@@ -10,8 +10,7 @@ import (
 )
 
 // HeaderTransport is an http.RoundTripper for one server. It adds the configured headers, the server's and the
-// RoundTrip's query parameters, and the bearer token. Unlike other http.RoundTrippers, it changes the request that it
-// is given.
+// RoundTrip's query parameters, and the bearer token. Unlike other http.RoundTrippers, it changes its request.
 type HeaderTransport struct {
 	Next    http.RoundTripper
 	Base    *url.URL // scheme and host of the server

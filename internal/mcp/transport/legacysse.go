@@ -165,8 +165,7 @@ func (c *legacySSE) readLoop() {
 	}
 }
 
-// nextData returns the text of the next message in the stream. It ignores a message that may be incomplete because the
-// stream ended in it.
+// nextData returns the text of the next message in the stream. It ignores a message in which the stream ended.
 func (c *legacySSE) nextData() ([]byte, error) {
 	for {
 		data, err := c.stream.nextData()
@@ -174,7 +173,7 @@ func (c *legacySSE) nextData() ([]byte, error) {
 			return nil, unansweredFailure(err)
 		}
 		if isIncomplete := c.stream.events.Cut(); !isIncomplete {
-			c.stream.body.restart()
+			c.stream.limit.restart()
 			return bytes.Clone(data), nil
 		}
 	}
@@ -216,7 +215,10 @@ func (c *legacySSE) Write(data []byte) error {
 	default:
 		return &Failure{Kind: UnknownOutcome, Public: "it does not answer"}
 	}
-	var head messageHead
+	var head struct {
+		ID     json.RawMessage `json:"id"`
+		Method string          `json:"method"`
+	}
 	_ = json.Unmarshal(data, &head) // cannot fail: the SDK has written data
 	data = bytes.Clone(data)
 	posted := make(chan struct{})
@@ -224,7 +226,11 @@ func (c *legacySSE) Write(data []byte) error {
 		defer close(posted)
 		defer func() { <-c.posts }()
 		defer Recover(c.cfg.Logger, func(f *Failure) { c.end(f) })
-		c.postMessage(head, data)
+		if isAnswer := head.Method == ""; isAnswer {
+			c.postAnswer(data)
+		} else {
+			c.reportFailure(head.ID, c.post(c.ctx, data))
+		}
 	})
 	isNotification := head.Method != "" && head.ID == nil
 	if isNotification {
@@ -238,22 +244,10 @@ func (c *legacySSE) Write(data []byte) error {
 	return nil
 }
 
-// messageHead has the members that distinguish requests, notifications and answers: a notification has no ID, and an
-// answer has no Method.
-type messageHead struct {
-	ID     json.RawMessage `json:"id"`
-	Method string          `json:"method"`
-}
-
-// postMessage posts data, a message that begins with head, and reports a failure to Read. It repeats answers
-// (repeatAnswer).
-func (c *legacySSE) postMessage(head messageHead, data []byte) {
-	if head.Method != "" {
-		c.reportFailure(head.ID, c.post(c.ctx, data))
-		return
-	}
+// postAnswer posts data, an answer to a server's request, with repeatAnswer. A failure does not fail a request of ours,
+// which may have the same id as the server's request.
+func (c *legacySSE) postAnswer(data []byte) {
 	post := func(ctx context.Context) *Failure { return c.post(ctx, data) }
-	// The id of an answer is that of the server's request. It must not fail a request of ours with the same id.
 	c.reportFailure(nil, repeatAnswer(c.ctx, c.ctx, post))
 }
 

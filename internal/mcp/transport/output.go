@@ -31,8 +31,7 @@ func (p *process) readStdout() {
 }
 
 // readMessages sends the lines of stdout that may be messages to p.lines; after Close it discards them. It skips other
-// lines, such as a banner or logs, and logs only the first of them. It returns the error that ends reading, such as
-// io.EOF.
+// lines, such as a banner or logs, and logs only the first of them. It returns the error that ends reading, or io.EOF.
 func (p *process) readMessages() (err error) {
 	defer Recover(p.log, func(f *Failure) { err = f })
 	in := bufio.NewReaderSize(p.stdout, 32<<10)

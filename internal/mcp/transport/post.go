@@ -112,7 +112,6 @@ func (c *httpConn) sendRequest(ctx context.Context, roundTrip *RoundTrip, msg *j
 
 	switch mediaType(resp) {
 	case "text/event-stream":
-		roundTrip.streamOpened()
 		c.readStream(ctx, roundTrip, msg, resp)
 	case "application/json":
 		c.processJSON(ctx, roundTrip, msg, resp)
@@ -135,8 +134,7 @@ func (c *httpConn) setSessionID(id string) {
 	c.id = id
 }
 
-// processJSON delivers the answer in resp, a JSON reply to msg, to the SDK. If resp has no valid answer, it fails
-// roundTrip.
+// processJSON delivers the answer in resp, a JSON reply to msg, to the SDK. Without a valid answer it fails roundTrip.
 func (c *httpConn) processJSON(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	body, failure := readJSON(resp, roundTrip.answerLimit())
 	c.idle.put(resp)
@@ -425,8 +423,7 @@ func (c *httpConn) cancelRequest(ctx context.Context, roundTrip *RoundTrip, msg 
 }
 
 // sendCancel sends msg, the cancellation of roundTrip's request, once. It returns true if msg need not be sent again:
-// the server had certainly read the request before, and has received msg. A reply with an error status also counts as
-// received.
+// the server had certainly read the request before, and has received msg. An error status counts as received.
 func (c *httpConn) sendCancel(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request) (isEffective bool) {
 	isRequestRead := time.Since(time.Unix(0, roundTrip.sentAt.Load())) >= maxReadDelay
 	failure, _ := errors.AsType[*Failure](c.notify(ctx, NotifyTimeout, http.MethodPost, msg))

@@ -19,6 +19,5 @@ func signalGroup(p *os.Process, sig syscall.Signal) {
 	}
 }
 
-// awaitExit waits until the child has exited. It reaps the child, so the later Wait in startAndWait fails, which
-// ignores the error.
+// awaitExit waits until the child has exited. It reaps the child, so the later Wait returns an error, which is ignored.
 func awaitExit(cmd *exec.Cmd) { _ = cmd.Wait() }

@@ -133,8 +133,7 @@ func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
 	return c.session.Request(msg, call)
 }
 
-// addIncoming adds the id of a server's request to c.incoming. If it must not be added, addIncoming returns the reason,
-// otherwise "".
+// addIncoming adds the id of a server's request to c.incoming. It returns "", or the reason for not adding it.
 func (c *streamConn) addIncoming(id jsonrpc.ID) (problem string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,8 +238,7 @@ func (c *streamConn) dropMessage(reason string) {
 // On a connection that all calls share, a server's log messages and requests do not say which call they are about. A
 // guess could show one user's question to another user. So a message goes to a call only if it cannot be about another
 // call. Otherwise requests are declined and log messages are dropped. Abandoned calls count too: they were cancelled
-// after they were sent, and the server may still work on them. (From 2026-07-28 on questions are part of answers, and
-// this does not apply.)
+// after they were sent, and the server may still work on them. (From 2026-07-28 on, questions are part of answers.)
 
 const (
 	// maxAbandoned is how many abandoned calls a connection keeps.
@@ -289,8 +287,7 @@ func (c *streamConn) hasAbandonedLocked() bool { return len(c.abandoned) > 0 || 
 // endIfAmbiguous ends the connection if a request of the server was declined because of abandoned calls, and the next
 // one may be too. The server need not answer an abandoned call (2025-11-25 basic/utilities/cancellation), so requests
 // could be declined forever. On the next connection they can be attributed to calls again. endIfAmbiguous does nothing
-// while a request to the server is in flight, because that request would fail, and before the connection has reached
-// minConnectionAge.
+// while a request to the server is in flight, because that one would fail, and before minConnectionAge.
 func (c *streamConn) endIfAmbiguous() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

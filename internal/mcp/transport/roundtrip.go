@@ -271,8 +271,7 @@ func (r *RoundTrip) streamOpened() {
 	r.streams++
 }
 
-// streamClosed must be called once for each streamOpened. If it closes the last stream after Finish, it ends the
-// request's context.
+// streamClosed must be called once for each streamOpened. After Finish, the last one ends the request's context.
 func (r *RoundTrip) streamClosed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -56,9 +56,8 @@ type Handlers struct {
 	// Progress and Log are called with the text of each notification about a call. The text is valid until they
 	// return. It may be invalid JSON, or have another call's progress token.
 	Progress, Log func(roundTrip *RoundTrip, message json.RawMessage)
-	// Listening is called with true when a standalone stream was opened. It is called with false when the first
-	// attempt to open one has failed, and when a stream has ended. Messages that the server sends before the next true
-	// are lost.
+	// Listening is called with true when a standalone stream was opened. It is called with false when the first attempt
+	// to open one has failed, and when a stream has ended. Messages before the next true are lost.
 	Listening func(bool)
 	// Forgotten is called when the standalone stream shows that the server no longer knows the session.
 	Forgotten func()

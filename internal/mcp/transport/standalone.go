@@ -100,8 +100,7 @@ func (s *standaloneStream) advance(headerTimeout time.Duration) {
 	s.readMessage()
 }
 
-// waitToReopen waits before the next GET and returns true. It returns false if the stream is unavailable or the
-// session ends.
+// waitToReopen waits before the next GET and returns true. It returns false if none may follow or the session ends.
 func (s *standaloneStream) waitToReopen() bool {
 	wait := s.retry
 	if wait == 0 || s.failures > 1 { // after one failure, the server's reconnection time is enough
@@ -163,7 +162,11 @@ func (s *standaloneStream) processRefusal(resp *http.Response) {
 		s.lastID = "" // the server may no longer have that event
 	case !wasOpen && meansNoStream(status):
 		s.unavailable = true
-		s.logUnavailable(status)
+		level := slog.LevelDebug // the specification does not require the stream
+		if s.conn.StandaloneStream != nil {
+			level = slog.LevelWarn // the configuration does
+		}
+		s.conn.Logger.Log(s.conn.ctx, level, "MCP server has no standalone stream", "status", status)
 	}
 }
 
@@ -176,15 +179,6 @@ func meansNoStream(status int) bool {
 		return true
 	}
 	return status < 300
-}
-
-// logUnavailable logs that the server has no standalone stream, as its reply with this status says.
-func (s *standaloneStream) logUnavailable(status int) {
-	level := slog.LevelDebug // the specification does not require the stream
-	if s.conn.StandaloneStream != nil {
-		level = slog.LevelWarn // the configuration does
-	}
-	s.conn.Logger.Log(s.conn.ctx, level, "MCP server has no standalone stream", "status", status)
 }
 
 // endStream closes the open stream, if any, and calls Listening. A stream that lasted longer than minStreamTime resets

@@ -37,8 +37,7 @@ type stdioServer struct {
 }
 
 // NewStdio returns the endpoint of a child process that speaks MCP on its standard input and output. It starts no
-// process. Endpoint.Close ends the process, and returns when the process and its group have ended, after some 5 s at
-// most.
+// process. Endpoint.Close ends the process, and returns when its process group has ended, after some 5 s at most.
 func NewStdio(cfg StdioConfig) Endpoint {
 	s := &stdioServer{cfg: cfg}
 	e := &streamEndpoint{open: s.replaceProcess, close: s.endProcess, log: cfg.Logger}
@@ -49,8 +48,7 @@ func NewStdio(cfg StdioConfig) Endpoint {
 }
 
 // replaceProcess starts the process of a new session. Before that, it closes the previous process and waits until it
-// has ended or ctx ends, since the old process may have files and ports open that the new one needs. The error is a
-// *Failure.
+// has ended or ctx ends, since it may have files and ports open that the new one needs. The error is a *Failure.
 func (s *stdioServer) replaceProcess(ctx context.Context) (MessageConn, error) {
 	s.mu.Lock()
 	previous := s.current
@@ -123,8 +121,7 @@ func (l *startLimit) forbidsStart(now time.Time) bool {
 	return len(l.starts) >= maxStarts
 }
 
-// count records a start at the time now. Do not call it for a command that could not be started, because no process
-// ended.
+// count records a start at the time now. Do not call it for a command that could not be started, as no process ended.
 func (l *startLimit) count(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -45,13 +45,11 @@ func NewWebSocket(cfg WebSocketConfig) Endpoint {
 	return NewStream(open, sockets.Wait, cfg.Logger)
 }
 
-// wsHandshake is the WebSocket handshake of one session. It is the http.RoundTripper that the WebSocket library sends
-// the handshake with.
+// wsHandshake is the WebSocket handshake of one session. It is the http.RoundTripper with which the library sends it.
 type wsHandshake struct {
 	next http.RoundTripper
 	// netConn is the WebSocket's network connection; nil before the server has switched protocols. socket needs it to
-	// close the connection within closeTimeout: the library does not export it, and its Close waits longer for a
-	// silent peer.
+	// close the connection within closeTimeout: the library does not export it, and its Close waits longer.
 	netConn io.Closer
 }
 
@@ -250,8 +248,7 @@ func (s *socket) closeNow(cause error) error {
 func (s *socket) end(cause error, closeConn func()) error {
 	s.endOnce.Do(func() {
 		s.cause = cause
-		// Start this before ended is closed, which ends pingLoop: work must not reach 0 until the connection is
-		// closed.
+		// Start this before ended is closed, which ends pingLoop: otherwise work could reach 0 too early.
 		s.work.Go(func() {
 			defer Recover(s.log, func(*Failure) { _ = s.netConn.Close() })
 			closeConn()

@@ -147,8 +147,7 @@ func (c *streamConn) sendCancel(ctx context.Context, cancellation *jsonrpc.Reque
 	}
 }
 
-// writeLoop writes the messages of send and sendCancel until the connection ends. No other goroutine writes to the
-// connection.
+// writeLoop writes the messages of send and sendCancel until the connection ends. No other goroutine writes to it.
 func (c *streamConn) writeLoop() {
 	defer close(c.written)
 	for {

@@ -95,8 +95,7 @@ func AtEnd(dec *jsontext.Decoder, err error) error {
 }
 
 // Members calls f with the name and the value of each member of the object in raw. The values share memory with raw.
-// Members returns an error if raw is not exactly one object. It may have called f for some members before it finds the
-// error.
+// Members returns an error if raw is not exactly one object. It may already have called f for some members.
 func Members(raw []byte, f func(name string, value json.RawMessage)) error {
 	dec := NewDecoder(raw)
 	return AtEnd(dec, Object(dec, func(name string) error {
