@@ -83,15 +83,9 @@ type Handler struct {
 
 // New returns a Handler. It replaces options that are not set by their defaults. Callers must call Close.
 func New(opts Options) *Handler {
-	if opts.Heartbeat <= 0 {
-		opts.Heartbeat = 15 * time.Second
-	}
-	if opts.MaxSessions <= 0 {
-		opts.MaxSessions = 1024
-	}
-	if opts.SessionIdleTimeout <= 0 {
-		opts.SessionIdleTimeout = 10 * time.Minute
-	}
+	opts.Heartbeat = cmp.Or(opts.Heartbeat, 15*time.Second)
+	opts.MaxSessions = cmp.Or(opts.MaxSessions, 1024)
+	opts.SessionIdleTimeout = cmp.Or(opts.SessionIdleTimeout, 10*time.Minute)
 	if opts.Owner == nil {
 		opts.Owner = func(*http.Request) string { return "" }
 	}

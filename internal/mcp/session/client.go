@@ -137,19 +137,19 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		request := &Request{}
 		request.Owner, request.Handshake = request, true
 		request.useSession(handshake.session)
-		request.Start(ctx, handshake.Life(), deadline)
+		request.Start(ctx, handshake.session.pool.Life, deadline)
 		defer request.Finish()
 		request.TokenRenewed.Store(handshake.TokenRenewed.Load()) // one renewal per handshake
 		request.session.handshake.Store(request)
 		request.session.handleRequest = receive
-		res, err := next(request.Context(), method, req)
+		result, err := next(request.Context(), method, req)
 		handshake.TokenRenewed.Store(request.TokenRenewed.Load())
-		if err != nil {
-			failure := request.Failure(err)
-			isBusy := failure.Status == http.StatusTooManyRequests || failure.Status >= 500
-			handshake.discoverBusy = method == methodDiscover && isBusy
-			return nil, failure
+		if err == nil {
+			return result, nil
 		}
-		return res, nil
+		failure := request.Failure(err)
+		isBusy := failure.Status == http.StatusTooManyRequests || failure.Status >= 500
+		handshake.discoverBusy = method == methodDiscover && isBusy
+		return nil, failure
 	}
 }

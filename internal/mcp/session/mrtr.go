@@ -72,7 +72,8 @@ func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.Raw
 			request.InputRequired = next
 			return nil, nil
 		}
-		if answers, failure = request.answerRequired(next, wait); failure != nil {
+		answers, failure = request.answerRequired(next, wait)
+		if failure != nil {
 			return nil, failure
 		}
 		required = next

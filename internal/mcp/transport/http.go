@@ -292,15 +292,13 @@ func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 // which can only be about the request that the reply belongs to.
 func decodeReply(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	answer, failure := decodeAnswer(id, data)
-	if failure == nil {
-		return answer, nil
+	if failure != nil {
+		msg, _ := decodeMessage(data) // after an error, msg is nil
+		if withoutID := answerTo(jsonrpc.ID{}, msg); withoutID != nil {
+			return &jsonrpc.Response{ID: id, Error: withoutID.Error}, nil
+		}
 	}
-	msg, _ := decodeMessage(data) // after an error, msg is nil
-	withoutID := answerTo(jsonrpc.ID{}, msg)
-	if withoutID == nil {
-		return nil, failure
-	}
-	return &jsonrpc.Response{ID: id, Error: withoutID.Error}, nil
+	return answer, failure
 }
 
 // answerTo returns msg if it is a response with this id, otherwise nil.

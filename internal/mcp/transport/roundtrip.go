@@ -109,9 +109,6 @@ func RoundTripOf(ctx context.Context) *RoundTrip {
 // Context returns the context with which the request must be sent.
 func (r *RoundTrip) Context() context.Context { return r.ctx }
 
-// Life returns the life that Start got, a context that ends with the server.
-func (r *RoundTrip) Life() context.Context { return r.life }
-
 // Cancel ends the request's context with cause. If cause is a *Failure, Failure returns it. The SDK then sends
 // notifications/cancelled, because the server may still work on the request.
 func (r *RoundTrip) Cancel(cause error) { r.cancel(cause) }
