@@ -38,8 +38,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// firstStateless is the first protocol version without sessions. Versions are dates, so comparing them as strings is
-// correct.
+// firstStateless is the first protocol version without sessions. Versions are dates, so they compare as strings.
 const firstStateless = "2026-07-28"
 
 // Tool is a tool as clients see it. The schemas must have the type object. OutputSchema may be nil. This package does

@@ -40,8 +40,7 @@ func (s *sessionRegistry) recordUse(id, owner string) {
 }
 
 // openSessions returns the server's sessions by their ids, and removes all other sessions from s. It holds s.mu while
-// it lists the sessions. Otherwise a session that add registers at the same time would be missing from the list and be
-// removed.
+// it lists them. Otherwise a session that add registers at the same time would be missing from the list and be removed.
 func (s *sessionRegistry) openSessions(server *sdk.Server) map[string]*sdk.ServerSession {
 	s.mu.Lock()
 	defer s.mu.Unlock()

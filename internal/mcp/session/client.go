@@ -130,8 +130,7 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		}
 		deadline := handshake.Deadline()
 		if method == methodDiscover {
-			// Servers older than 2026-07-28 may not answer this unknown method at all. The rest of the time is for
-			// initialize.
+			// Servers older than 2026-07-28 may not answer this unknown method at all. The rest is for initialize.
 			deadline = time.Now().Add(handshake.discoverTimeout)
 		}
 		request := &Request{}

@@ -15,8 +15,7 @@ var fieldTypes = []string{"string", "number", "integer", "boolean", "array"}
 
 // plainForm returns form with only the kinds of fields that MCP defines: fields of fieldTypes, and lists with choices.
 // It keeps the order of the fields. MCP's forms have no null, but some servers let an optional field be null: the
-// Python SDK 1 does so for Optional[str]. Such a field gets its other type. The error names a field that MCP does not
-// allow.
+// Python SDK 1 does so for Optional[str]. Such a field gets its other type. The error names a field that MCP forbids.
 func plainForm(form json.RawMessage) (json.RawMessage, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(form, &members); err != nil {

@@ -34,8 +34,7 @@ const (
 type sendFunc func(answers sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure)
 
 // answerInputs sends a request with send until the result is complete. Before each repetition it answers the requests
-// in the result, and passes the answers and the server's state to send. The SDK does this only for its own result
-// types.
+// in the result, and passes the answers and the server's state to send. The SDK does this only for its own types.
 //
 // If handlers.Suspend is set and a result asks the user something, answerInputs sets request.InputRequired and returns
 // nil, nil. handlers.Resume continues from there. After maxRoundTrips, the result may still be incomplete; the caller

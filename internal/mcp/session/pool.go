@@ -12,8 +12,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// HandshakeTimeout is the time limit of one handshake, which may consist of server/discover (2026-07-28) and then
-// initialize.
+// HandshakeTimeout is the time limit of one handshake, which may be server/discover (2026-07-28) and then initialize.
 const HandshakeTimeout = 10 * time.Second
 
 // Options configure a Pool. The functions, except for Connect, must not block.

@@ -45,9 +45,8 @@ func (s *Session) subscribeChanges(ctx context.Context) {
 	}
 }
 
-// subscribeResources sends resources/subscribe for each resource that the cache wants, and waits for more of them. It
-// is for protocol versions before 2026-07-28. It returns when ctx ends, the session is lost, or the server does not
-// have the method.
+// subscribeResources sends resources/subscribe for each resource that the cache wants, and waits for more. It is for
+// protocol versions before 2026-07-28. It returns when ctx ends, the session is lost, or the method is unknown.
 func (s *Session) subscribeResources(ctx context.Context) {
 	requested := 0 // how many wanted resources were requested
 	for {

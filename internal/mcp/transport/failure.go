@@ -134,16 +134,14 @@ func connectionCut(err error) *Failure {
 	return &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 }
 
-// unsentFailure returns the failure of a request that could not be sent because of err. If err wraps a *Failure, it
-// returns that one.
+// unsentFailure returns the *Failure that err wraps, or the failure of a request that could not be sent because of err.
 func unsentFailure(err error) *Failure { return failureOr(err, unavailable(connectReason(err), err)) }
 
 // unansweredFailure returns the failure of a request that the server may have received, but whose reply could not be
 // read because of err. If err wraps a *Failure, it returns that one.
 func unansweredFailure(err error) *Failure { return failureOr(err, connectionCut(err)) }
 
-// failureOr returns the *Failure that err wraps, or the failure that a refused client certificate means. It returns
-// other for any other error.
+// failureOr returns the *Failure that err wraps, the failure that a refused client certificate means, or else other.
 func failureOr(err error, other *Failure) *Failure {
 	if failure, ok := errors.AsType[*Failure](err); ok {
 		return failure

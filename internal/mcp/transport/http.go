@@ -44,8 +44,7 @@ type HTTPConfig struct {
 // httpEndpoint is a server over HTTP. All of its sessions share it.
 type httpEndpoint struct {
 	HTTPConfig
-	// background counts the goroutines that outlive their request: they read a stream to its end, or repeat a
-	// cancellation.
+	// background counts the goroutines that outlive a request, which read a stream to its end or repeat a cancellation.
 	background sync.WaitGroup
 	idle       idleConns
 }
@@ -85,8 +84,7 @@ func (p *idleConns) waitAndTake(ctx context.Context) {
 }
 
 // waitLocked waits until a connection is idle, no stream is ending, maxConnWait has passed, or ctx ends. After
-// maxConnWait it sets p.skipWait, so that later requests do not wait. p.mu must be held; waitLocked releases it while
-// it waits.
+// maxConnWait it sets p.skipWait, so later requests do not wait. p.mu must be held; it is released in the wait.
 func (p *idleConns) waitLocked(ctx context.Context) {
 	timeout := time.NewTimer(maxConnWait)
 	defer timeout.Stop()

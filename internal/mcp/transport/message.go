@@ -220,9 +220,8 @@ func ownID(id jsonrpc.ID) jsonrpc.ID {
 	return number
 }
 
-// serverError is a JSON-RPC error that the server answered with. It hides the error's code from errors.Is: the SDK
-// compares errors by code, and would take a server's -32003 for the end of the session. errors.As still finds the
-// *jsonrpc.Error.
+// serverError is a server's JSON-RPC error. It hides the error's code from errors.Is: the SDK compares errors by code,
+// and would take a server's -32003 for the end of the session. errors.As still finds the *jsonrpc.Error.
 type serverError struct{ rpc jsonrpc.Error }
 
 func (e *serverError) Error() string { return e.rpc.Message }

@@ -31,8 +31,7 @@ var errWorkDir = errors.New("the working directory cannot be used")
 // process is a child process, and the MessageConn over its pipes, with one message per line (MCP basic/transports).
 //
 // It has four goroutines: startAndWait, on whose thread the process depends; cleanUp, which ends the process;
-// readStdout; and readStderr. When the channel gone is closed, all of them have ended, the process is reaped and its
-// files are closed.
+// readStdout; and readStderr. When gone is closed, they have ended, the process is reaped and its files are closed.
 type process struct {
 	cmd    *exec.Cmd
 	log    *slog.Logger

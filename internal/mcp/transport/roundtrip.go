@@ -15,8 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// lingerTimeout is how long a server may keep a stream open after its answer. Then the stream is closed, and with it
-// the TCP connection.
+// lingerTimeout is how long a server may keep a stream open after its answer, before the TCP connection is closed.
 const lingerTimeout = time.Second
 
 // roundTripKey is the key of the RoundTrip in a context.
@@ -159,8 +158,7 @@ func (r *RoundTrip) countReceived(n int) *Failure {
 	}
 }
 
-// countOrCancel calls countReceived, and cancels the request if that returns a failure. It is for messages that did not
-// come in the request's own stream.
+// countOrCancel calls countReceived for a message from another stream, and cancels the request if that fails.
 func (r *RoundTrip) countOrCancel(n int) {
 	if failure := r.countReceived(n); failure != nil {
 		r.Cancel(failure)
@@ -209,8 +207,7 @@ func meansLostSession(e *jsonrpc.Error) bool {
 	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
 }
 
-// failureWithoutReply returns the failure of an HTTP request that ended with err and without a reply. traceConn must
-// have observed the HTTP request.
+// failureWithoutReply returns the failure of an HTTP request, sent with traceConn, that ended with err and no reply.
 func (r *RoundTrip) failureWithoutReply(err error) *Failure {
 	if r.sent.Load() {
 		return unansweredFailure(err)

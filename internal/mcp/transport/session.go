@@ -9,9 +9,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// Session is the state that a session's connection and the session's owner (package session) share. The owner creates
-// a Session for each handshake, sets all functions of Handlers, and puts the Session into every RoundTrip of the
-// session.
+// Session is the state that a session's connection and the session's owner (package session) share. The owner creates a
+// Session for each handshake, sets all functions of Handlers, and puts it into every RoundTrip of the session.
 type Session struct {
 	Handlers
 	// Tokens adds tokens to requests whose RoundTrip has no Tokens. If it is nil, HeaderTransport.Tokens does.

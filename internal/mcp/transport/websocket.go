@@ -24,8 +24,7 @@ const subprotocol = "mcp"
 // WebSocketConfig configures a server over a WebSocket.
 type WebSocketConfig struct {
 	URL *url.URL // with scheme http or https
-	// RoundTripper sends the WebSocket handshakes, which are HTTP requests. It adds the headers, the query parameters
-	// and the token.
+	// RoundTripper sends the WebSocket handshakes. It adds the headers, the query parameters and the token.
 	RoundTripper http.RoundTripper
 	Logger       *slog.Logger
 }
