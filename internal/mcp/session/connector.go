@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -77,7 +78,7 @@ type versionNegotiator struct {
 func (n *versionNegotiator) connectNegotiated(
 	ctx context.Context, connect func(version string) (*sdk.ClientSession, error),
 ) (*sdk.ClientSession, error) {
-	first, initializeRefused := n.firstVersion()
+	firstVersion, initializeRefused := n.firstVersion()
 	if n.pinned != "" || initializeRefused {
 		// server/discover gets all of the handshake's time, because initialize does not follow or would be refused.
 		request := requestOf(ctx)
@@ -86,8 +87,8 @@ func (n *versionNegotiator) connectNegotiated(
 	if n.pinned != "" {
 		return connect(n.pinned)
 	}
-	cs, err := connect(first)
-	if err != nil && first != "" && refusedHandshake(ctx, err) {
+	cs, err := connect(firstVersion)
+	if err != nil && firstVersion != "" && mayRefuseVersion(ctx, err) {
 		n.forgetVersion()
 		cs, err = connect("")
 	}
@@ -132,15 +133,16 @@ func (n *versionNegotiator) forgetVersion() {
 	n.lastVersion, n.useInitialize = "", false
 }
 
-// refusedHandshake reports whether err, the error of a handshake, came from the server and may be about the version.
-// It returns false if the server was not reached or was busy, or if ctx has ended.
-func refusedHandshake(ctx context.Context, err error) bool {
+// mayRefuseVersion reports whether err, the error of a handshake, came from the server and may be about the version. It
+// returns false if the server was not reached or was busy, or if ctx has ended.
+func mayRefuseVersion(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	f, ok := errors.AsType[*transport.Failure](err)
+	failure, ok := errors.AsType[*transport.Failure](err)
 	if !ok {
 		return true
 	}
-	return f.Kind == transport.Protocol || f.Kind == transport.InvalidArguments || f.Kind == transport.Execution
+	kinds := []transport.Kind{transport.Protocol, transport.InvalidArguments, transport.Execution}
+	return slices.Contains(kinds, failure.Kind)
 }

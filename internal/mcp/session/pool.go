@@ -71,13 +71,11 @@ func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	case <-session.ready:
 		return session, session.failure // failure is nil if the handshake succeeded
 	case <-ctx.Done():
-		f := &transport.Failure{
-			Kind: transport.Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx),
-		}
+		cause := context.Cause(ctx)
 		if request := session.handshake.Load(); request != nil && request.FetchingToken.Load() {
-			f.Err = transport.CredentialsError(f.Err)
+			cause = transport.CredentialsError(cause)
 		}
-		return nil, f
+		return nil, &transport.Failure{Kind: transport.Unavailable, Public: "it is not connected yet", NotRun: true, Err: cause}
 	}
 }
 

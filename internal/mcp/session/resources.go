@@ -92,16 +92,17 @@ func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMes
 			params := &sdk.ReadResourceParams{Meta: read.Meta, URI: read.URI, InputResponses: answers, RequestState: state}
 			return callMethod(request, methodRead, params)
 		}
-		raw, f := request.answerInputs(read.Handlers, sendRead)
-		if f != nil || request.InputRequired != nil {
-			return nil, f
+		raw, failure := request.answerInputs(read.Handlers, sendRead)
+		if failure != nil || request.InputRequired != nil {
+			return nil, failure
 		}
 		var header resultHeader
-		if json.Unmarshal(raw, &header) == nil && header.isComplete() {
-			s.resources.wantSubscription(read.URI)
-			if !request.serverAsked.Load() { // otherwise the result may depend on this user's answers
-				s.resources.store(key, raw, s.ttl(&header), version)
-			}
+		if json.Unmarshal(raw, &header) != nil || !header.isComplete() {
+			return raw, nil
+		}
+		s.resources.wantSubscription(read.URI)
+		if !request.serverAsked.Load() { // otherwise the result may depend on this user's answers
+			s.resources.store(key, raw, s.ttl(&header), version)
 		}
 		return raw, nil
 	})

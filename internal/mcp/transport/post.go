@@ -53,8 +53,8 @@ func (c *httpConn) sendResponse(ctx, life context.Context, msg jsonrpc.Message) 
 	// ctx carries the RoundTrip of the handshake. The answer gets its own, so that it can renew a token.
 	ctx = context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: c.session})
 	_ = repeatAnswer(ctx, life, func(ctx context.Context) *Failure {
-		f, _ := errors.AsType[*Failure](c.notify(ctx, answerTimeout, http.MethodPost, msg))
-		return f
+		failure, _ := errors.AsType[*Failure](c.notify(ctx, answerTimeout, http.MethodPost, msg))
+		return failure
 	})
 }
 

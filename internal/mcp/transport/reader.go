@@ -85,16 +85,17 @@ func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
 		return nil
 	}
 	c.endIfAmbiguous()
-	if pending.roundTrip != nil {
-		f := pending.roundTrip.acceptAnswer(msg)
-		// The connection's read limit may be higher, because of another request.
-		if limit := pending.roundTrip.answerLimit(); f == nil && len(msg.Result) > limit {
-			f = AnswerTooLarge(limit)
-		}
-		if f != nil {
-			pending.roundTrip.fail(f)
-			return nil
-		}
+	if pending.roundTrip == nil {
+		return msg
+	}
+	failure := pending.roundTrip.acceptAnswer(msg)
+	// The connection's read limit may be higher, because of another request.
+	if limit := pending.roundTrip.answerLimit(); failure == nil && len(msg.Result) > limit {
+		failure = AnswerTooLarge(limit)
+	}
+	if failure != nil {
+		pending.roundTrip.fail(failure)
+		return nil
 	}
 	return msg
 }

@@ -222,7 +222,7 @@ func (c *streamConn) finishWriting(pending *pendingRequest, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pending.writing = false
-	if f, ok := errors.AsType[*Failure](err); ok && f.NotRun {
+	if failure, ok := errors.AsType[*Failure](err); ok && failure.NotRun {
 		pending.sent = false
 		if pending.roundTrip != nil {
 			pending.roundTrip.sent.Store(false)
