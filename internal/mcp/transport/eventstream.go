@@ -69,10 +69,10 @@ type eventReader struct {
 // limit bytes, plus commentRate bytes per second. So comments and events without a message are bounded, but the few
 // that keep a connection open do not end a stream that has no message for weeks. The sse.Reader limits each event.
 type messageLimit struct {
-	in    io.Reader
-	read  int       // bytes since the last message
-	since time.Time // when the last message was read, or the stream was opened
-	limit int
+	in          io.Reader
+	bytes       int       // bytes since the last message
+	lastMessage time.Time // when the last message was read, or the stream was opened
+	limit       int
 }
 
 // commentRate is how many bytes per second a stream may have in comments and in events without a message.
@@ -80,23 +80,23 @@ const commentRate = 1 << 10
 
 // Read implements io.Reader.
 func (r *messageLimit) Read(p []byte) (int, error) {
-	if r.read > r.limit+commentRate*int(time.Since(r.since)/time.Second) {
+	if r.bytes > r.limit+commentRate*int(time.Since(r.lastMessage)/time.Second) {
 		return 0, AnswerTooLarge(r.limit)
 	}
 	n, err := r.in.Read(p)
-	r.read += n
+	r.bytes += n
 	return n, err
 }
 
 // restart starts to count again after a message.
 func (r *messageLimit) restart() {
-	r.read = 0
-	r.since = time.Now()
+	r.bytes = 0
+	r.lastMessage = time.Now()
 }
 
 // newEventReader returns a reader for the messages in body, of at most limit bytes each.
 func newEventReader(body io.Reader, limit int) eventReader {
-	limited := &messageLimit{in: body, limit: limit, since: time.Now()}
+	limited := &messageLimit{in: body, limit: limit, lastMessage: time.Now()}
 	return eventReader{events: sse.NewReader(limited, limit), limit: limited}
 }
 
@@ -117,7 +117,7 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, size int, _
 	if err != nil {
 		return nil, nil, 0, BadReply("an event does not decode", err)
 	}
-	size = r.limit.read
+	size = r.limit.bytes
 	r.limit.restart()
 	return msg, data, size, nil
 }

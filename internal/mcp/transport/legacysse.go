@@ -52,11 +52,11 @@ type legacySSE struct {
 	endpoint string                  // the URL for messages to the server
 	work     *sync.WaitGroup         // counts readLoop and the POSTs; Endpoint.Close waits for it
 	posts    chan struct{}           // has one element per POST in flight
-	reads    chan legacyRead         // results for Read
+	results  chan readResult         // passes results from deliver to Read
 }
 
-// legacyRead is what Read returns once.
-type legacyRead struct {
+// readResult is what Read returns once.
+type readResult struct {
 	data []byte
 	err  error
 }
@@ -71,11 +71,10 @@ func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGrou
 	detach := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	c := &legacySSE{
 		cfg: cfg, ctx: connCtx, end: end, work: work,
-		posts: make(chan struct{}, maxPosts), reads: make(chan legacyRead),
+		posts: make(chan struct{}, maxPosts), results: make(chan readResult),
 	}
 	err := c.openStream()
-	hasEnded := !detach()
-	if hasEnded && err == nil { // ctx ended right after the endpoint event
+	if hasEnded := !detach(); hasEnded && err == nil { // ctx ended right after the endpoint event
 		err = unsentFailure(context.Cause(ctx))
 	}
 	if err != nil {
@@ -159,7 +158,7 @@ func (c *legacySSE) readLoop() {
 			c.end(err)
 			return
 		}
-		if !c.deliver(legacyRead{data: data}) {
+		if !c.deliver(readResult{data: data}) {
 			return
 		}
 	}
@@ -180,9 +179,9 @@ func (c *legacySSE) nextData() ([]byte, error) {
 }
 
 // deliver waits until Read takes result and returns true. It returns false if the connection ends first.
-func (c *legacySSE) deliver(result legacyRead) bool {
+func (c *legacySSE) deliver(result readResult) bool {
 	select {
-	case c.reads <- result:
+	case c.results <- result:
 		return true
 	case <-c.ctx.Done():
 		return false
@@ -196,7 +195,7 @@ func (c *legacySSE) SetReadLimit(int) {}
 // Read implements MessageConn. After the connection has ended, it returns the cause.
 func (c *legacySSE) Read() ([]byte, error) {
 	select {
-	case result := <-c.reads:
+	case result := <-c.results:
 		return result.data, result.err
 	case <-c.ctx.Done():
 		return nil, context.Cause(c.ctx)
@@ -282,7 +281,7 @@ func (c *legacySSE) reportFailure(rawID json.RawMessage, failure *Failure) {
 		return
 	}
 	if id, err := decodeID(rawID); err == nil && rawID != nil {
-		c.deliver(legacyRead{err: &requestError{id: id, failure: failure}})
+		c.deliver(readResult{err: &requestError{id: id, failure: failure}})
 	}
 	if failure.Lost {
 		c.end(failure)

@@ -109,11 +109,11 @@ type stderrTail struct {
 
 	// Only the goroutine of readStderr uses the fields below; lastLines may use them after that goroutine has ended.
 
-	ring   []byte    // the last bytes; the newest is before index total % maxTail; nil until the first byte
-	total  int64     // bytes received so far
-	line   []byte    // the beginning of the unfinished line, for the debug log
-	second time.Time // when the rate limit's current second began
-	lines  int       // lines since second
+	ring          []byte    // the last bytes; the newest is before index total % maxTail; nil until the first byte
+	total         int64     // bytes received so far
+	line          []byte    // the beginning of the unfinished line, for the debug log
+	secondStart   time.Time // when the rate limit's current second began
+	linesInSecond int       // lines since secondStart
 }
 
 // newStderrTail returns an empty stderrTail. It reads from log whether debug logging is on.
@@ -139,17 +139,18 @@ func (t *stderrTail) add(buf []byte) {
 // logLines logs the lines that end in b, within the rate limit. It keeps an unfinished line for the next call.
 func (t *stderrTail) logLines(b []byte) {
 	for len(b) > 0 {
-		part, rest, complete := bytes.Cut(b, []byte("\n"))
+		part, rest, isComplete := bytes.Cut(b, []byte("\n"))
 		b = rest
-		t.line = append(t.line, part[:min(len(part), maxTailLine-len(t.line))]...)
-		if !complete {
+		fitting := min(len(part), maxTailLine-len(t.line)) // bytes; the rest of the line is not logged
+		t.line = append(t.line, part[:fitting]...)
+		if !isComplete {
 			return
 		}
-		if now := time.Now(); now.Sub(t.second) >= time.Second {
-			t.second, t.lines = now, 0
+		if now := time.Now(); now.Sub(t.secondStart) >= time.Second {
+			t.secondStart, t.linesInSecond = now, 0
 		}
-		t.lines++
-		if t.lines <= maxTailRate {
+		t.linesInSecond++
+		if t.linesInSecond <= maxTailRate {
 			t.log.Debug("MCP server wrote to stderr", "stderr", wire.Printable(string(t.line), maxTailLine))
 		}
 		t.line = t.line[:0]

@@ -68,7 +68,7 @@ func (s *stdioServer) replaceProcess(ctx context.Context) (MessageConn, error) {
 	if err != nil {
 		return nil, unavailable(startReason(err), err)
 	}
-	s.starts.count(time.Now())
+	s.starts.addStart(time.Now())
 	s.mu.Lock()
 	s.current = started
 	s.mu.Unlock()
@@ -121,8 +121,8 @@ func (l *startLimit) forbidsStart(now time.Time) bool {
 	return len(l.starts) >= maxStarts
 }
 
-// count records a start at the time now. Do not call it for a command that could not be started, as no process ended.
-func (l *startLimit) count(now time.Time) {
+// addStart records a start at the time now. Do not call it for a start that failed, because no process ended.
+func (l *startLimit) addStart(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.starts = append(l.starts, now)
