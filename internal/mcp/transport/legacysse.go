@@ -64,9 +64,7 @@ type readResult struct {
 // openLegacySSE opens a session and starts its readLoop, which work counts. ctx must carry a RoundTrip. It limits the
 // time until the endpoint event; after that, the end of ctx does not end the connection.
 func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGroup) (*legacySSE, error) {
-	session := RoundTripOf(ctx).Session
-	// The GET gets its own RoundTrip, so that it can renew a token once.
-	connCtx := context.WithValue(context.WithoutCancel(ctx), roundTripKey{}, &RoundTrip{Session: session})
+	connCtx := withRoundTrip(context.WithoutCancel(ctx), RoundTripOf(ctx).Session)
 	connCtx, end := context.WithCancelCause(connCtx)
 	detach := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	c := &legacySSE{
@@ -252,9 +250,8 @@ func (c *legacySSE) postAnswer(data []byte) {
 
 // post sends data as one message and waits for the reply, whose body it ignores. It returns nil for a 2xx status.
 func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
-	roundTrip := &RoundTrip{Session: RoundTripOf(c.ctx).Session}
-	ctx = context.WithValue(ctx, roundTripKey{}, roundTrip)
-
+	ctx = withRoundTrip(ctx, RoundTripOf(c.ctx).Session)
+	roundTrip := RoundTripOf(ctx)
 	r, err := http.NewRequestWithContext(roundTrip.traceConn(ctx), http.MethodPost, c.endpoint, bytes.NewReader(data))
 	if err != nil {
 		return unsentFailure(err)

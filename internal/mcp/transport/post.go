@@ -50,8 +50,7 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 
 // sendResponse sends msg, answerd's answer to a server's request, with repeatAnswer. It ignores a failure.
 func (c *httpConn) sendResponse(ctx, life context.Context, msg jsonrpc.Message) {
-	// ctx carries the RoundTrip of the handshake. The answer gets its own, so that it can renew a token.
-	ctx = context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: c.session})
+	ctx = withRoundTrip(ctx, c.session) // in place of the handshake's RoundTrip
 	_ = repeatAnswer(ctx, life, func(ctx context.Context) *Failure {
 		failure, _ := errors.AsType[*Failure](c.notify(ctx, answerTimeout, http.MethodPost, msg))
 		return failure
@@ -109,7 +108,6 @@ func (c *httpConn) sendRequest(ctx context.Context, roundTrip *RoundTrip, msg *j
 	if msg.Method == methodInitialize {
 		c.setSessionID(resp.Header.Get(sessionHeader))
 	}
-
 	switch mediaType(resp) {
 	case "text/event-stream":
 		c.readStream(ctx, roundTrip, msg, resp)

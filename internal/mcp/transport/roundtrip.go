@@ -105,6 +105,12 @@ func RoundTripOf(ctx context.Context) *RoundTrip {
 	return roundTrip
 }
 
+// withRoundTrip returns ctx with a new RoundTrip in session. It is for messages that are not part of a call: each may
+// renew a token once.
+func withRoundTrip(ctx context.Context, session *Session) context.Context {
+	return context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: session})
+}
+
 // Context returns the context with which the request must be sent.
 func (r *RoundTrip) Context() context.Context { return r.ctx }
 

@@ -113,8 +113,7 @@ func (s *standaloneStream) waitToReopen() bool {
 // processRefusal decides whether another GET follows. headerTimeout limits the wait for the reply's headers; noTimeout
 // means no limit.
 func (s *standaloneStream) openStream(headerTimeout time.Duration) {
-	// Each GET has its own RoundTrip, because it may renew a token once.
-	ctx, cancel := context.WithCancel(context.WithValue(s.conn.ctx, roundTripKey{}, &RoundTrip{Session: s.conn.session}))
+	ctx, cancel := context.WithCancel(withRoundTrip(s.conn.ctx, s.conn.session))
 	s.failures++ // endStream resets it after a stream that has lasted long enough
 	s.busyFor = 0
 	request, err := s.conn.newRequest(ctx, http.MethodGet, nil)
