@@ -31,7 +31,7 @@ var replacedWords = map[string]string{
 	"salvage":      "captureRaw: it keeps the raw bytes of a result",
 	"sift":         "filterPinned",
 	"exhibit":      "attachMedia: it attaches media for the model",
-	"obituary":     "exitError: it says how a child process ended",
+	"obituary":     "exitFailure: it says how a child process ended",
 	"overhear":     "readStderr",
 	"outgoingtrip": "headerTransport: it is an http.RoundTripper that adds headers",
 	"takeback":     "cancelRequest: it sends notifications/cancelled",

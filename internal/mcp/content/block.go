@@ -60,7 +60,7 @@ func (r *Result) parsedBlocks() []contentBlock {
 // members, which share memory with raw.
 func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error) {
 	before := int(dec.InputOffset())
-	err = wire.Object(dec, func(name string) (err error) {
+	err = wire.ReadObject(dec, func(name string) (err error) {
 		switch name {
 		case "type":
 			block.typeJSON, err = wire.ReadRaw(dec, raw)

@@ -62,7 +62,7 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	result := &Result{}
 	var isError, resultType json.RawMessage
 	dec := wire.NewDecoder(raw)
-	if err := wire.AtEnd(dec, wire.Object(dec, func(name string) (err error) {
+	if err := wire.AtEnd(dec, wire.ReadObject(dec, func(name string) (err error) {
 		switch name {
 		case "content":
 			return result.readBlocks(dec, raw)
@@ -104,7 +104,7 @@ func (r *Result) readBlocks(dec *jsontext.Decoder, raw []byte) error {
 	if dec.PeekKind() == 'n' { // null
 		return dec.SkipValue()
 	}
-	return wire.Array(dec, func() error {
+	return wire.ReadArray(dec, func() error {
 		b, err := readBlock(dec, raw)
 		r.Content = append(r.Content, b.raw)
 		r.blocks = append(r.blocks, b)

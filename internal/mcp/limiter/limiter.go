@@ -99,8 +99,7 @@ type latency struct {
 	seconds float64
 }
 
-// sample sums up the calls that were both admitted and ended under the current limit, since the limit was last
-// evaluated.
+// sample sums up the calls that were both admitted and ended under the current limit, since it was last evaluated.
 type sample struct {
 	calls        int
 	seconds      float64 // sum of the calls' latencies
@@ -191,7 +190,7 @@ func (t *Ticket) End(outcome Outcome) {
 	}
 }
 
-// admitLocked lets the ticket's call begin, and records the load at that time.
+// admitLocked lets the ticket's call begin, and records the load at that time. l.mu must be held.
 func (l *Limiter) admitLocked(t *Ticket) {
 	l.inFlight++
 	t.admittedAt = time.Now()
@@ -201,7 +200,7 @@ func (l *Limiter) admitLocked(t *Ticket) {
 }
 
 // dequeueLocked removes and returns the first call of the caller whose turn it is. If that caller has more calls, its
-// next turn comes after those of all other callers. At least one call must be waiting.
+// next turn comes after those of all other callers. At least one call must be waiting. l.mu must be held.
 func (l *Limiter) dequeueLocked() *Ticket {
 	queue := l.queues[0]
 	l.queues[0] = nil // let the garbage collector free it, as below
@@ -217,40 +216,36 @@ func (l *Limiter) dequeueLocked() *Ticket {
 	return ticket
 }
 
-// removeLocked removes t, whose call must be waiting, from its caller's queue.
+// removeLocked removes t, whose call must be waiting, from its caller's queue. l.mu must be held.
 func (l *Limiter) removeLocked(t *Ticket) {
 	queue := l.byCaller[t.caller]
-	i := slices.Index(queue.tickets, t)
-	queue.tickets = slices.Delete(queue.tickets, i, i+1)
+	queue.tickets = slices.DeleteFunc(queue.tickets, func(other *Ticket) bool { return other == t })
 	if len(queue.tickets) == 0 {
 		delete(l.byCaller, t.caller)
-		i = slices.Index(l.queues, queue)
-		l.queues = slices.Delete(l.queues, i, i+1)
+		l.queues = slices.DeleteFunc(l.queues, func(other *callerQueue) bool { return other == queue })
 	}
 }
 
 // learnLocked updates the usual latency and the sample with a call that ended at now, and evaluates the sample once it
-// is complete. Overload halves the limit at once.
+// is complete. Overload halves the limit at once. l.mu must be held.
 func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
-	switch {
-	case outcome == Overload:
+	if outcome == Overload {
 		// Calls that were admitted before the latest decrease say nothing about the current limit.
 		if ticket.round >= l.decreaseRound {
 			l.setLimitLocked(l.limit/2, now)
 		}
 		return
-	case outcome == Unknown || ticket.excluded:
+	}
+	if outcome == Unknown || ticket.excluded {
 		return
 	}
-
 	seconds := max(now.Sub(ticket.admittedAt), time.Microsecond).Seconds() // never 0: evaluateLocked divides by latencies
 	usual := l.tools[ticket.tool]
 	if ticket.lowLoad {
 		usual = l.measureLocked(ticket.tool, seconds)
 	}
-	// Ignore the call if there is no usual latency to compare it with, or if it began before the limit last changed and
-	// so says nothing about the current limit.
-	if usual == nil || ticket.round != l.round {
+	isUnderCurrentLimit := ticket.round == l.round // otherwise the call says nothing about the current limit
+	if usual == nil || !isUnderCurrentLimit {
 		return
 	}
 	l.sample.calls++
@@ -262,7 +257,7 @@ func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
 }
 
 // measureLocked updates and returns the usual latency of tool after a call under low load, which took the given number
-// of seconds. It returns nil if tool is not known and the latencies of maxTools other tools are kept already.
+// of seconds. It returns nil if the latencies of maxTools other tools are kept already. l.mu must be held.
 func (l *Limiter) measureLocked(tool string, seconds float64) *latency {
 	usual := l.tools[tool]
 	if usual == nil {
@@ -277,18 +272,19 @@ func (l *Limiter) measureLocked(tool string, seconds float64) *latency {
 	return usual
 }
 
-// evaluateLocked changes the limit according to the sample, and begins a new sample.
+// evaluateLocked changes the limit according to the sample, and begins a new sample. l.mu must be held.
 func (l *Limiter) evaluateLocked(now time.Time) {
 	ratio := l.sample.seconds / l.sample.usualSeconds
 	l.sample = sample{}
-	mayGrow := len(l.queues) > 0 && !now.Before(l.holdUntil)
-	if ratio >= tooSlow || ratio <= target && mayGrow {
+	mustShrink := ratio >= tooSlow
+	mayGrow := ratio <= target && len(l.queues) > 0 && !now.Before(l.holdUntil)
+	if mustShrink || mayGrow {
 		l.setLimitLocked(int(float64(l.limit)*target/max(ratio, 1)), now)
 	}
 }
 
 // setLimitLocked sets an adaptive limit, but at least to Min and at most to Max. If the limit changes, it begins a new
-// round and a new sample. After a decrease, the limit may not grow for holdTime.
+// round and a new sample. After a decrease, the limit may not grow for holdTime. l.mu must be held.
 func (l *Limiter) setLimitLocked(limit int, now time.Time) {
 	limit = min(max(limit, Min), Max)
 	if limit == l.limit {

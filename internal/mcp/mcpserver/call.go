@@ -71,8 +71,7 @@ type Result struct {
 	RequestState  string
 }
 
-// ErrClosed is the cause with which Close cancels the contexts of calls. Its text answers requests that arrive after
-// Close.
+// ErrClosed is the cause with which Close cancels the contexts of calls. Its text answers later requests.
 var ErrClosed = errors.New("the service is shutting down")
 
 // callRegistry holds the calls in flight.

@@ -24,6 +24,7 @@ package mcpserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,8 +38,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// firstStateless is the first protocol version without sessions. Versions are dates, so comparing them as strings is
-// correct.
+// firstStateless is the first protocol version without sessions. Versions are dates, so they compare as strings.
 const firstStateless = "2026-07-28"
 
 // Tool is a tool as clients see it. The schemas must have the type object. OutputSchema may be nil. This package does
@@ -74,7 +74,7 @@ type Handler struct {
 	Options
 	// Requests of protocol version firstStateless or later go to the stateless handler, older ones to the stateful one.
 	statelessHandler, statefulHandler http.Handler
-	statelessServer, statefulServer   *sdk.Server
+	statefulServer                    *sdk.Server
 	calls                             callRegistry
 	sessions                          sessionRegistry // the sessions of statefulServer
 	drain                             SessionDrain
@@ -82,31 +82,23 @@ type Handler struct {
 
 // New returns a Handler. It replaces options that are not set by their defaults. Callers must call Close.
 func New(opts Options) *Handler {
-	if opts.Heartbeat <= 0 {
-		opts.Heartbeat = 15 * time.Second
-	}
-	if opts.MaxSessions <= 0 {
-		opts.MaxSessions = 1024
-	}
-	if opts.SessionIdleTimeout <= 0 {
-		opts.SessionIdleTimeout = 10 * time.Minute
-	}
+	opts.Heartbeat = cmp.Or(opts.Heartbeat, 15*time.Second)
+	opts.MaxSessions = cmp.Or(opts.MaxSessions, 1024)
+	opts.SessionIdleTimeout = cmp.Or(opts.SessionIdleTimeout, 10*time.Minute)
 	if opts.Owner == nil {
 		opts.Owner = func(*http.Request) string { return "" }
 	}
-	if opts.ServerName == "" {
-		opts.ServerName = opts.Tool.Name
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
+	opts.ServerName = cmp.Or(opts.ServerName, opts.Tool.Name)
+	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	h := &Handler{
-		Options: opts, calls: callRegistry{open: make(map[*Call]context.CancelCauseFunc)},
+		Options:  opts,
+		calls:    callRegistry{open: make(map[*Call]context.CancelCauseFunc)},
 		sessions: sessionRegistry{uses: make(map[string]sessionUse)},
 	}
-	h.statelessServer, h.statefulServer = h.newSDKServer(), h.newSDKServer()
-	h.statelessHandler = h.newTransport(h.statelessServer, true)
-	h.statefulHandler = h.newTransport(h.statefulServer, false)
+	h.statefulServer = h.newSDKServer()
+	stateful := &sdk.StreamableHTTPOptions{SessionTimeout: opts.SessionIdleTimeout}
+	h.statefulHandler = newTransport(h.statefulServer, stateful)
+	h.statelessHandler = newTransport(h.newSDKServer(), &sdk.StreamableHTTPOptions{Stateless: true})
 	return h
 }
 
@@ -155,13 +147,14 @@ func (h *Handler) serveMoreTools(next sdk.MethodHandler) sdk.MethodHandler {
 		if isCall && slices.ContainsFunc(tools, func(t Tool) bool { return t.Name == call.Params.Name }) {
 			return h.handleCall(ctx, call)
 		}
-		res, err := next(ctx, method, req)
-		if list, isList := res.(*sdk.ListToolsResult); isList && err == nil && list.NextCursor == "" {
-			for _, t := range tools {
-				list.Tools = append(list.Tools, t.sdkTool())
+		result, err := next(ctx, method, req)
+		list, isList := result.(*sdk.ListToolsResult)
+		if isList && err == nil && list.NextCursor == "" {
+			for _, tool := range tools {
+				list.Tools = append(list.Tools, tool.sdkTool())
 			}
 		}
-		return res, err
+		return result, err
 	}
 }
 
@@ -178,13 +171,13 @@ func (h *Handler) moreTools(req sdk.Request) []Tool {
 	return h.MoreTools(cr.request)
 }
 
-// newTransport returns the HTTP handler of the SDK server s.
-func (h *Handler) newTransport(s *sdk.Server, stateless bool) http.Handler {
-	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{
-		Stateless: stateless, PropagateRequestCancellation: true, SessionTimeout: h.SessionIdleTimeout,
-		// Middleware in front of this handler limits the body and checks the Host header.
-		MaxRequestBodyBytes: -1, DisableLocalhostProtection: true,
-	})
+// newTransport returns the HTTP handler of server. It sets those options that do not depend on the server.
+func newTransport(server *sdk.Server, opts *sdk.StreamableHTTPOptions) http.Handler {
+	opts.PropagateRequestCancellation = true
+	// Middleware in front of the Handler limits the body and checks the Host header.
+	opts.MaxRequestBodyBytes = -1
+	opts.DisableLocalhostProtection = true
+	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, opts)
 }
 
 // ServeHTTP implements http.Handler. It returns after the request's call has ended. It answers 503 if a new session
@@ -192,28 +185,28 @@ func (h *Handler) newTransport(s *sdk.Server, stateless bool) http.Handler {
 // session that its protocol version requires is 400 (MCP 2025-11-25, Streamable HTTP, Session Management).
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	owner := h.Owner(r)
-	session := r.Header.Get("Mcp-Session-Id")
-	stateless := r.Header.Get("Mcp-Protocol-Version") >= firstStateless
+	sessionID := r.Header.Get("Mcp-Session-Id")
+	isStateless := r.Header.Get("Mcp-Protocol-Version") >= firstStateless
+	needsSession := !isStateless && sessionID == "" // the request can only be one that begins a session
 	switch {
-	case r.Method == http.MethodDelete && stateless:
+	case r.Method == http.MethodDelete && isStateless:
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, "this version of the protocol has no sessions", http.StatusMethodNotAllowed)
 		return
 	case r.Method == http.MethodDelete:
 		// Cancel the session's calls, because the SDK waits for them before it ends the session.
-		h.calls.cancelMatching(nil, func(c *Call) bool { return c.session == session && c.owner == owner })
-	case !stateless && session == "" && r.Method == http.MethodPost && !isInitialize(r):
+		h.calls.cancelMatching(nil, func(c *Call) bool { return c.session == sessionID && c.owner == owner })
+	case needsSession && r.Method == http.MethodPost && !isInitialize(r):
 		// The SDK would answer 200, and admitSession would end the session of another caller.
 		http.Error(w, "the first request must be initialize, and all others must have the header Mcp-Session-Id", http.StatusBadRequest)
 		return
-	case !stateless && session == "" && !h.admitSession(owner):
+	case needsSession && !h.admitSession(owner):
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "the service has too many open sessions", http.StatusServiceUnavailable)
 		return
 	}
 	// The SDK begins a session even for a stateless request. That session ends with the request.
-	mayBeginSession := stateless || session == ""
-	if mayBeginSession {
+	if isStateless || needsSession {
 		if !h.drain.Begin(w) {
 			return
 		}
@@ -223,13 +216,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.finish()
 	next := h.statefulHandler
 	switch {
-	case stateless:
+	case isStateless:
 		next = h.statelessHandler
-	case session == "":
+	case needsSession:
 		// If the SDK begins a session, it writes the session's id to the response header.
 		defer func() { h.sessions.add(w.Header().Get("Mcp-Session-Id"), owner) }()
 	default:
-		h.sessions.recordUse(session, owner)
+		h.sessions.recordUse(sessionID, owner)
 	}
 	h.attachRequest(next, r, s).ServeHTTP(s, withPlaceholderToken(r))
 }
@@ -268,8 +261,7 @@ func (h *Handler) attachRequest(next http.Handler, r *http.Request, s *stream) h
 	return sdkauth.RequireBearerToken(verify, &sdkauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(next)
 }
 
-// withPlaceholderToken returns a copy of r with a meaningless bearer token, because the SDK's middleware requires a
-// token.
+// withPlaceholderToken returns a copy of r with a meaningless bearer token, which the SDK's middleware requires.
 func withPlaceholderToken(r *http.Request) *http.Request {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer none")
@@ -281,7 +273,7 @@ func withPlaceholderToken(r *http.Request) *http.Request {
 func (h *Handler) Close(ctx context.Context) {
 	h.calls.refuseNew()
 	defer context.AfterFunc(ctx, func() { h.calls.cancelMatching(ErrClosed, func(*Call) bool { return true }) })()
-	h.drain.Close(h.statefulServer) // a session of statelessServer ends with its request
+	h.drain.Close(h.statefulServer) // a stateless request's session ends with the request
 }
 
 // handleCall is the SDK's handler for all tools. It opens the response stream and executes the call with CallTool. A
@@ -308,30 +300,26 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 	return sdkResult(h.CallTool(callCtx, call)), nil
 }
 
-// newCall converts the SDK's request req, which came with the HTTP request r. ctx is the context that the SDK gave to
-// the call.
+// newCall converts the SDK's request req, which came with the HTTP request r. ctx is the SDK's context of the call.
 func newCall(ctx context.Context, req *sdk.CallToolRequest, r *http.Request, owner string) *Call {
 	call := &Call{
 		Tool: req.Params.Name, Arguments: req.Params.Arguments, Meta: req.Params.Meta,
-		Request: r, RequestState: req.Params.RequestState,
+		Request: r, RequestState: req.Params.RequestState, InputResponses: make(map[string]ElicitResult),
 		req: req, ctx: ctx, session: req.Session.ID(), owner: owner,
 	}
 	if len(call.Arguments) == 0 {
 		call.Arguments = json.RawMessage("{}")
 	}
 	call.OpenStream = call.session != ""
-	if caps := req.ClientCapabilities(); caps != nil && caps.Elicitation != nil {
-		call.SupportsURL = caps.Elicitation.URL != nil
-		declaresNoMode := caps.Elicitation.Form == nil && caps.Elicitation.URL == nil
+	if capabilities := req.ClientCapabilities(); capabilities != nil && capabilities.Elicitation != nil {
+		modes := capabilities.Elicitation
+		call.SupportsURL = modes.URL != nil
 		// Before URL mode existed, clients that support forms declared no mode.
-		call.SupportsForm = caps.Elicitation.Form != nil || declaresNoMode
+		call.SupportsForm = modes.Form != nil || modes.URL == nil
 	}
 	for id, response := range req.Params.InputResponses {
-		if r, ok := response.(*sdk.ElicitResult); ok {
-			if call.InputResponses == nil {
-				call.InputResponses = make(map[string]ElicitResult)
-			}
-			call.InputResponses[id] = newElicitResult(r)
+		if answer, ok := response.(*sdk.ElicitResult); ok {
+			call.InputResponses[id] = newElicitResult(answer)
 		}
 	}
 	return call

@@ -8,8 +8,7 @@ import (
 )
 
 // SessionDrain closes an SDK server's sessions while no request can begin a session. The SDK would panic if a session
-// were closed while it is being connected (docs/internals/upstream/close_while_connecting.md). The zero value is ready
-// to use.
+// were closed while it is being connected (docs/internals/upstream/close_while_connecting.md). The zero value is ready.
 type SessionDrain struct {
 	mu     sync.RWMutex // protects closed; each request holds it for reading from Begin to End
 	closed bool

@@ -30,8 +30,7 @@ func (s *sessionRegistry) add(id, owner string) {
 	}
 }
 
-// recordUse records that a session is being used now. It does nothing if the session is unknown or belongs to another
-// owner.
+// recordUse records that a session is being used now. It ignores a session that is unknown or has another owner.
 func (s *sessionRegistry) recordUse(id, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,8 +40,7 @@ func (s *sessionRegistry) recordUse(id, owner string) {
 }
 
 // openSessions returns the server's sessions by their ids, and removes all other sessions from s. It holds s.mu while
-// it lists the sessions. Otherwise a session that add registers at the same time would be missing from the list and be
-// removed.
+// it lists them. Otherwise a session that add registers at the same time would be missing from the list and be removed.
 func (s *sessionRegistry) openSessions(server *sdk.Server) map[string]*sdk.ServerSession {
 	s.mu.Lock()
 	defer s.mu.Unlock()

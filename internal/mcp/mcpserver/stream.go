@@ -59,8 +59,7 @@ func (s *stream) Write(b []byte) (int, error) {
 }
 
 // writeLocked writes b, which may be empty. If the stream is open, it also flushes and restarts the time to the next
-// heartbeat. The heartbeat timer is stopped during the write, which may have to wait for the client to read. s.mu must
-// be held.
+// heartbeat. The heartbeat timer is stopped during the write, which may have to wait for the client. s.mu must be held.
 func (s *stream) writeLocked(b []byte) (n int, err error) {
 	if s.timer != nil {
 		s.timer.Stop()

@@ -57,7 +57,7 @@ func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitRe
 	if answerer == nil || answerer.Elicit == nil {
 		return &sdk.ElicitResult{Action: Decline}, nil
 	}
-	ctx, done, ok := answerer.beginAnswer(ctx, true)
+	ctx, done, ok := answerer.beginAnswer(ctx, methodElicit)
 	if !ok {
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
@@ -72,16 +72,15 @@ func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitRe
 // elicitResult converts an answer to the SDK's type, and adds the form's defaults to an accepted form. If the form's
 // content does not decode, the result is Cancel.
 func elicitResult(e Elicitation, answer ElicitationResult) *sdk.ElicitResult {
-	result := &sdk.ElicitResult{Action: answer.Action}
-	if answer.Action == Accept && e.Mode == ElicitForm {
-		content, err := decodeMembers(answer.Content)
-		if err != nil {
-			return &sdk.ElicitResult{Action: Cancel}
-		}
-		addDefaults(content, e.Schema)
-		result.Content = content
+	if answer.Action != Accept || e.Mode != ElicitForm {
+		return &sdk.ElicitResult{Action: answer.Action}
 	}
-	return result
+	content, err := decodeMembers(answer.Content)
+	if err != nil {
+		return &sdk.ElicitResult{Action: Cancel}
+	}
+	addDefaults(content, e.Schema)
+	return &sdk.ElicitResult{Action: Accept, Content: content}
 }
 
 // addDefaults adds the form's defaults to content, for fields that content leaves out. The SDK would add them too, but
@@ -121,7 +120,7 @@ func answerSampling(ctx context.Context, r *sdk.CreateMessageWithToolsRequest) (
 	if answerer == nil || answerer.Sample == nil {
 		return nil, refused
 	}
-	ctx, done, ok := answerer.beginAnswer(ctx, false)
+	ctx, done, ok := answerer.beginAnswer(ctx, methodSample)
 	if !ok {
 		return nil, refused
 	}
@@ -133,10 +132,10 @@ func answerSampling(ctx context.Context, r *sdk.CreateMessageWithToolsRequest) (
 	case err != nil:
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client's model did not answer"}
 	}
-	stop := "endTurn"
+	stopReason := "endTurn"
 	if answer.Cut {
-		stop = "maxTokens"
+		stopReason = "maxTokens"
 	}
 	text := []sdk.Content{&sdk.TextContent{Text: answer.Text}}
-	return &sdk.CreateMessageWithToolsResult{Content: text, Model: answer.Model, Role: "assistant", StopReason: stop}, nil
+	return &sdk.CreateMessageWithToolsResult{Content: text, Model: answer.Model, Role: "assistant", StopReason: stopReason}, nil
 }

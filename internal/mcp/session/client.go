@@ -130,26 +130,25 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		}
 		deadline := handshake.Deadline()
 		if method == methodDiscover {
-			// Servers older than 2026-07-28 may not answer this unknown method at all. The rest of the time is for
-			// initialize.
+			// Servers older than 2026-07-28 may not answer this unknown method at all. The rest is for initialize.
 			deadline = time.Now().Add(handshake.discoverTimeout)
 		}
 		request := &Request{}
 		request.Owner, request.Handshake = request, true
 		request.useSession(handshake.session)
-		request.Start(ctx, handshake.Life(), deadline)
+		request.Start(ctx, handshake.session.pool.Life, deadline)
 		defer request.Finish()
-		request.SetTokenRenewed(handshake.TokenRenewed()) // one renewal per handshake
+		request.TokenRenewed.Store(handshake.TokenRenewed.Load()) // one renewal per handshake
 		request.session.handshake.Store(request)
 		request.session.handleRequest = receive
-		res, err := next(request.Context(), method, req)
-		handshake.SetTokenRenewed(request.TokenRenewed())
-		if err != nil {
-			failure := request.Failure(err)
-			isBusy := failure.Status == http.StatusTooManyRequests || failure.Status >= 500
-			handshake.discoverBusy = method == methodDiscover && isBusy
-			return nil, failure
+		result, err := next(request.Context(), method, req)
+		handshake.TokenRenewed.Store(request.TokenRenewed.Load())
+		if err == nil {
+			return result, nil
 		}
-		return res, nil
+		failure := request.Failure(err)
+		isBusy := failure.Status == http.StatusTooManyRequests || failure.Status >= 500
+		handshake.discoverBusy = method == methodDiscover && isBusy
+		return nil, failure
 	}
 }

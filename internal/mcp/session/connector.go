@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,9 +68,8 @@ type versionNegotiator struct {
 	mu            sync.Mutex // protects the fields below
 	lastVersion   string     // negotiated by the last successful handshake; "" before, and after a refusal
 	useInitialize bool       // begin with LastInitialize, even if the server supports later versions
-	// initializeRefused says that the server refused the version of initialize in the last handshake. Such a server
-	// has only later versions, but did not answer server/discover in time, for example because its process takes long
-	// to start.
+	// initializeRefused says that the server refused the version of initialize in the last handshake. Such a server has
+	// only later versions, but did not answer server/discover in time, for example because it was still starting.
 	initializeRefused bool
 }
 
@@ -78,7 +78,7 @@ type versionNegotiator struct {
 func (n *versionNegotiator) connectNegotiated(
 	ctx context.Context, connect func(version string) (*sdk.ClientSession, error),
 ) (*sdk.ClientSession, error) {
-	first, initializeRefused := n.firstVersion()
+	firstVersion, initializeRefused := n.firstVersion()
 	if n.pinned != "" || initializeRefused {
 		// server/discover gets all of the handshake's time, because initialize does not follow or would be refused.
 		request := requestOf(ctx)
@@ -87,8 +87,8 @@ func (n *versionNegotiator) connectNegotiated(
 	if n.pinned != "" {
 		return connect(n.pinned)
 	}
-	cs, err := connect(first)
-	if err != nil && first != "" && refusedHandshake(ctx, err) {
+	cs, err := connect(firstVersion)
+	if err != nil && firstVersion != "" && mayRefuseVersion(ctx, err) {
 		n.forgetVersion()
 		cs, err = connect("")
 	}
@@ -101,7 +101,7 @@ func (n *versionNegotiator) connectNegotiated(
 	// A server that was too busy for server/discover has not refused it. So the version of initialize is not recorded,
 	// and the next handshake sends server/discover again.
 	if err == nil && !requestOf(ctx).discoverBusy {
-		n.lastVersion = negotiatedVersion(cs)
+		n.lastVersion = initializeResult(cs).ProtocolVersion
 	}
 	rpc, _ := errors.AsType[*jsonrpc.Error](err)
 	n.initializeRefused = rpc != nil && rpc.Code == sdk.CodeUnsupportedProtocolVersion
@@ -133,15 +133,16 @@ func (n *versionNegotiator) forgetVersion() {
 	n.lastVersion, n.useInitialize = "", false
 }
 
-// refusedHandshake reports whether err, the error of a handshake, came from the server and may be about the version.
-// It returns false if the server was not reached or was busy, or if ctx has ended.
-func refusedHandshake(ctx context.Context, err error) bool {
+// mayRefuseVersion reports whether err, the error of a handshake, came from the server and may be about the version. It
+// returns false if the server was not reached or was busy, or if ctx has ended.
+func mayRefuseVersion(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	f, ok := errors.AsType[*transport.Failure](err)
+	failure, ok := errors.AsType[*transport.Failure](err)
 	if !ok {
 		return true
 	}
-	return f.Kind == transport.Protocol || f.Kind == transport.InvalidArguments || f.Kind == transport.Execution
+	kinds := []transport.Kind{transport.Protocol, transport.InvalidArguments, transport.Execution}
+	return slices.Contains(kinds, failure.Kind)
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,23 +52,20 @@ const (
 // decodeElicitation converts p to an Elicitation. form is p's requested schema as received, in which the fields still
 // have their order. The error says why the elicitation is not allowed, and is sent to the server.
 func decodeElicitation(p *sdk.ElicitParams, form json.RawMessage) (Elicitation, error) {
-	elicitation := Elicitation{Mode: p.Mode, Message: elicitationMessage(p.Message)}
-	if elicitation.Mode == "" {
-		elicitation.Mode = ElicitForm
-	}
+	elicitation := Elicitation{Mode: cmp.Or(p.Mode, ElicitForm), Message: elicitationMessage(p.Message)}
 	if elicitation.Mode == ElicitURL {
 		elicitation.URL = p.URL
 		return elicitation, checkElicitationURL(p.URL)
 	}
-	s, err := schema.BoundedObject(form)
+	bounded, err := schema.BoundedObject(form)
 	if err != nil {
 		return elicitation, fmt.Errorf("the requested schema %w", err)
 	}
-	elicitation.Schema = s
+	elicitation.Schema = bounded
 	if _, err = elicitation.compileForm(); err != nil {
 		return elicitation, err
 	}
-	elicitation.Schema, err = plainForm(s)
+	elicitation.Schema, err = plainForm(bounded)
 	return elicitation, err
 }
 
@@ -135,12 +133,12 @@ func (e Elicitation) Check(content json.RawMessage) error {
 		}
 		return nil
 	}
-	s, err := e.compileForm()
+	form, err := e.compileForm()
 	if err != nil {
 		return &ContentError{[]ContentField{{Detail: err.Error()}}}
 	}
-	if wrong := s.Validate(content); wrong != nil {
-		return &ContentError{wrong}
+	if problems := form.Validate(content); problems != nil {
+		return &ContentError{problems}
 	}
 	return nil
 }
@@ -152,12 +150,12 @@ const (
 	maxElicitationURLs         = 8 // web pages in one error
 )
 
-// RequiredElicitations returns the web pages that the user must visit, if f is a URLElicitationRequiredError. It
+// RequiredElicitations returns the web pages that the user must visit, if failure is a URLElicitationRequiredError. It
 // returns nil for any other failure, if there are more than maxElicitationURLs pages, or if any URL is not safe: since
 // all pages are required, the others alone would not help.
-func RequiredElicitations(f *transport.Failure) []Elicitation {
-	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
-	if !ok || e.Code != codeURLElicitationRequired {
+func RequiredElicitations(failure *transport.Failure) []Elicitation {
+	rpcError, ok := errors.AsType[*jsonrpc.Error](failure.Err)
+	if !ok || rpcError.Code != codeURLElicitationRequired {
 		return nil
 	}
 	var data struct {
@@ -167,15 +165,15 @@ func RequiredElicitations(f *transport.Failure) []Elicitation {
 			URL     string `json:"url"`
 		} `json:"elicitations"`
 	}
-	if json.Unmarshal(e.Data, &data) != nil || len(data.Elicitations) > maxElicitationURLs {
+	if json.Unmarshal(rpcError.Data, &data) != nil || len(data.Elicitations) > maxElicitationURLs {
 		return nil
 	}
 	var required []Elicitation
-	for _, r := range data.Elicitations {
-		if r.Mode != ElicitURL || checkElicitationURL(r.URL) != nil {
+	for _, page := range data.Elicitations {
+		if page.Mode != ElicitURL || checkElicitationURL(page.URL) != nil {
 			return nil
 		}
-		required = append(required, Elicitation{Mode: ElicitURL, URL: r.URL, Message: elicitationMessage(r.Message)})
+		required = append(required, Elicitation{Mode: ElicitURL, URL: page.URL, Message: elicitationMessage(page.Message)})
 	}
 	return required
 }

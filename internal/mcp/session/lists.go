@@ -43,7 +43,7 @@ func CollectPages(
 ) (elements []json.RawMessage, cut string, _ *transport.Failure) {
 	cut, failure := readPages(func(cursor string) (string, bool, *transport.Failure) {
 		result, failure := getPage(cursor)
-		if methodNotFound(failure) {
+		if isMethodNotFound(failure) {
 			return "", false, nil
 		}
 		if failure != nil {

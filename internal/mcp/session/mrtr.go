@@ -26,6 +26,7 @@ const (
 	// retryWait is the pause before a request is sent again if its result was input_required but had no requests to
 	// the client. It doubles with each round trip.
 	retryWait = 50 * time.Millisecond
+	maxReason = 300 // bytes of an error's text in a failure's Public
 )
 
 // sendFunc sends one message of a request and returns the result as received. answers are the answers to the server's
@@ -33,8 +34,7 @@ const (
 type sendFunc func(answers sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure)
 
 // answerInputs sends a request with send until the result is complete. Before each repetition it answers the requests
-// in the result, and passes the answers and the server's state to send. The SDK does this only for its own result
-// types.
+// in the result, and passes the answers and the server's state to send. The SDK does this only for its own types.
 //
 // If handlers.Suspend is set and a result asks the user something, answerInputs sets request.InputRequired and returns
 // nil, nil. handlers.Resume continues from there. After maxRoundTrips, the result may still be incomplete; the caller
@@ -49,15 +49,15 @@ func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.Raw
 			return nil, cannotAnswer(err)
 		}
 	}
-	sent := required.RoundTrips // how often the request was sent so far
+	sent := required.RoundTrips // how often the request was sent so far, also before it was suspended
 	for wait := retryWait; ; wait *= 2 {
 		result, failure := send(answers, required.State)
 		sent++
 		if failure != nil || sent >= maxRoundTrips {
 			return result, failure
 		}
-		next, isRequired := content.DecodeInputRequired(result)
-		if !isRequired {
+		next, ok := content.DecodeInputRequired(result)
+		if !ok { // the result is complete
 			return result, nil
 		}
 		if next.IsTooLarge() {
@@ -71,7 +71,8 @@ func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.Raw
 			request.InputRequired = next
 			return nil, nil
 		}
-		if answers, failure = request.answerRequired(next, wait); failure != nil {
+		answers, failure = request.answerRequired(next, wait)
+		if failure != nil {
 			return nil, failure
 		}
 		required = next
@@ -100,7 +101,11 @@ func (request *Request) answerRequired(required *content.InputRequired, wait tim
 // to give the input because of err.
 func cannotAnswer(err error) *transport.Failure {
 	reason := strings.ReplaceAll(err.Error(), transport.RefusedRequest, "")
-	return &transport.Failure{Kind: transport.Protocol, Public: "it asks for something that cannot be answered: " + wire.Printable(reason, 300), Err: err}
+	return &transport.Failure{
+		Kind:   transport.Protocol,
+		Public: "it asks for something that cannot be answered: " + wire.Printable(reason, maxReason),
+		Err:    err,
+	}
 }
 
 // asksPerson reports whether required has elicitations and all of them are allowed (Elicitations).
@@ -160,27 +165,28 @@ func (request *Request) answerAll(
 // server, so that the SDK calls answerd's handlers. resumeAnswer is the user's answer from Handlers.Resume; nil if the
 // user must be asked.
 func (request *Request) answerInput(input content.InputRequest, resumeAnswer *ElicitationResult) (sdk.InputResponse, error) {
+	session := request.session
 	message := &jsonrpc.Request{Method: input.Method, Params: input.Params}
-	tagged := request.session.tagRequest(message, request, resumeAnswer)
-	var req sdk.Request
-	var params sdk.Params
+	tagged := session.tagRequest(message, request, resumeAnswer)
+	var sdkRequest sdk.Request
+	var params sdk.Params // those of sdkRequest
 	switch input.Method {
 	case methodElicit:
 		p := &sdk.ElicitParams{}
-		req, params = &sdk.ElicitRequest{Session: request.session.cs, Params: p}, p
+		sdkRequest, params = &sdk.ElicitRequest{Session: session.cs, Params: p}, p
 	case methodSample:
 		p := &sdk.CreateMessageWithToolsParams{}
-		req, params = &sdk.CreateMessageWithToolsRequest{Session: request.session.cs, Params: p}, p
+		sdkRequest, params = &sdk.CreateMessageWithToolsRequest{Session: session.cs, Params: p}, p
 	case methodRoots:
 		p := &sdk.ListRootsParams{}
-		req, params = &sdk.ListRootsRequest{Session: request.session.cs, Params: p}, p
+		sdkRequest, params = &sdk.ListRootsRequest{Session: session.cs, Params: p}, p
 	default:
 		return nil, fmt.Errorf("a request for %.60q", input.Method)
 	}
 	if err := json.Unmarshal(tagged.Params, params); err != nil && tagged.Params != nil {
 		return nil, fmt.Errorf("a request for %s: %w", input.Method, err)
 	}
-	result, err := request.session.handleRequest(request.Context(), input.Method, req)
+	result, err := session.handleRequest(request.Context(), input.Method, sdkRequest)
 	if err != nil {
 		return nil, err
 	}

@@ -72,25 +72,25 @@ func newNotificationQueue(deliver func(notification)) *notificationQueue {
 }
 
 // enqueueProgress queues or delays message, the text of a progress notification. It keeps a copy of message, and drops
-// a message of more than maxProgressSize. It does not wait for deliver, because the goroutine that reads the stream
-// calls it.
+// a message of more than maxProgressSize. It does not wait for deliver, because the reader of the stream calls it.
 func (q *notificationQueue) enqueueProgress(message []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || len(message) > maxProgressSize {
 		return
 	}
-	isFirst := len(q.delayed) == 0 && len(q.queue) == q.queuedLogs // no other progress is waiting
-	if isFirst && q.mayDeliverLocked(time.Now()) {
+	hasDelayed := len(q.delayed) > 0
+	hasQueuedProgress := len(q.queue) > q.queuedLogs
+	if !hasDelayed && !hasQueuedProgress && q.mayDeliverLocked(time.Now()) {
 		q.progressCount++
 		q.queue = append(q.queue, notification{progress: bytes.Clone(message)})
 		q.signalLocked()
 		return
 	}
-	if len(q.delayed) == 0 {
+	if !hasDelayed {
 		q.signalLocked() // deliverLoop must start to wait until progress is due
 	}
-	q.delayed = append(q.delayed[:0], message...)
+	q.delayed = append(q.delayed[:0], message...) // replaces earlier progress
 }
 
 // mayDeliverLocked reports whether progress may be delivered at the time now. The last of the maxProgress
@@ -114,19 +114,19 @@ func (q *notificationQueue) enqueueLog(decode func() *LogMessage) {
 		q.omittedLogs++
 		return
 	}
-	m := decode()
-	if m == nil {
+	message := decode()
+	if message == nil {
 		return
 	}
-	m.Omitted, q.omittedLogs = q.omittedLogs, 0
+	message.Omitted = q.omittedLogs
+	q.omittedLogs = 0
 	q.queuedLogs++
 	q.acceptedLogs++
-	q.queue = append(q.queue, notification{log: m})
+	q.queue = append(q.queue, notification{log: message})
 	q.signalLocked()
 }
 
-// signalLocked wakes deliverLoop. A signal that deliverLoop has not received yet is enough for several calls. q.mu
-// must be held.
+// signalLocked wakes deliverLoop. A signal not received yet is enough for several calls. q.mu must be held.
 func (q *notificationQueue) signalLocked() {
 	select {
 	case q.wake <- struct{}{}:
@@ -138,15 +138,15 @@ func (q *notificationQueue) signalLocked() {
 func (q *notificationQueue) deliverLoop() {
 	defer close(q.ended)
 	for {
-		n, wait, closed := q.dequeue(time.Now())
-		if n.log != nil || n.progress != nil {
-			q.deliver(n)
+		next, wait, isClosed := q.dequeue(time.Now())
+		if next.log != nil || next.progress != nil {
+			q.deliver(next)
 			continue
 		}
-		if closed {
+		if isClosed {
 			return
 		}
-		var due <-chan time.Time
+		var due <-chan time.Time // nil, and so never ready, if no progress will be due
 		if wait > 0 {
 			due = time.After(wait)
 		}
@@ -157,31 +157,31 @@ func (q *notificationQueue) deliverLoop() {
 	}
 }
 
-// dequeue removes and returns the next notification that may be delivered at the time now. If it has none, note is the
-// zero value, and wait is the time until delayed progress is due. wait is 0 if no progress is delayed, or if it must
-// wait for the end of the call. closed says that the queue is closed.
-func (q *notificationQueue) dequeue(now time.Time) (note notification, wait time.Duration, closed bool) {
+// dequeue removes and returns the next notification that may be delivered at the time now. If there is none, next is
+// the zero value, and wait is the time until delayed progress is due. wait is 0 if no progress is delayed, or if it
+// must wait for the end of the call. isClosed says that the queue is closed.
+func (q *notificationQueue) dequeue(now time.Time) (next notification, wait time.Duration, isClosed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case len(q.queue) > 0:
-		note, q.queue = q.queue[0], q.queue[1:]
-		if note.log != nil {
+		next, q.queue = q.queue[0], q.queue[1:]
+		if next.log != nil {
 			q.queuedLogs--
 		} else {
 			q.progressDue = now.Add(progressInterval)
 		}
 	case len(q.delayed) > 0 && q.mayDeliverLocked(now):
-		note.progress, q.delayed = q.delayed, nil
+		next.progress, q.delayed = q.delayed, nil
 		q.progressCount++
 		q.progressDue = now.Add(progressInterval)
 	case len(q.delayed) > 0 && q.progressCount < maxProgress-1:
 		wait = q.progressDue.Sub(now)
 	case q.closed && q.omittedLogs > 0: // no other log message follows that could have the count
-		note.log = &LogMessage{Omitted: q.omittedLogs}
+		next.log = &LogMessage{Omitted: q.omittedLogs}
 		q.omittedLogs = 0
 	}
-	return note, wait, q.closed
+	return next, wait, q.closed
 }
 
 // closeQueue closes the queue and waits until deliverLoop has ended, so that nothing is delivered after that. With
@@ -236,11 +236,11 @@ func boundLogData(raw json.RawMessage) json.RawMessage {
 	case len(raw) <= maxLogData && wire.Depth(raw) <= schema.MaxDepth:
 		return raw
 	}
-	begin := string(raw[:min(len(raw), maxLogData)])
-	var s string
-	if json.Unmarshal(raw, &s) == nil {
-		begin = s
+	text := string(raw[:min(len(raw), maxLogData)])
+	var content string
+	if json.Unmarshal(raw, &content) == nil { // raw is a string
+		text = content
 	}
-	short, _ := json.Marshal(wire.Truncate(begin, maxLogData) + " […]") // cannot fail for a string
-	return short
+	beginning, _ := json.Marshal(wire.Truncate(text, maxLogData) + " […]") // cannot fail for a string
+	return beginning
 }

@@ -12,8 +12,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// HandshakeTimeout is the time limit of one handshake, which may consist of server/discover (2026-07-28) and then
-// initialize.
+// HandshakeTimeout is the time limit of one handshake, which may be server/discover (2026-07-28) and then initialize.
 const HandshakeTimeout = 10 * time.Second
 
 // Options configure a Pool. The functions, except for Connect, must not block.
@@ -33,8 +32,7 @@ type Options struct {
 	Subscribe bool
 	// OverHTTP says that the transport is Streamable HTTP, where notifications outside of requests need a stream.
 	OverHTTP bool
-	// OnConnected is called after each successful handshake, and when the pool itself notices that the session was
-	// lost.
+	// OnConnected is called after each successful handshake, and when the pool itself notices a lost session.
 	OnConnected func()
 	// OnLost is called when the pool itself notices that the current session was lost, before OnConnected.
 	OnLost func(*transport.Failure)
@@ -63,7 +61,7 @@ func New(o Options) *Pool { return &Pool{Options: o} }
 // if the failure is nil. If ctx ends during the handshake, GetSession returns, but the handshake continues. If the
 // handshake was waiting for a token, that failure wraps ErrCredentials.
 func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
-	session := p.currentOrNew()
+	session := p.ensureSession()
 	if session == nil {
 		return nil, &transport.Failure{
 			Kind: transport.Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed,
@@ -73,20 +71,18 @@ func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
 	case <-session.ready:
 		return session, session.failure // failure is nil if the handshake succeeded
 	case <-ctx.Done():
-		f := &transport.Failure{
-			Kind: transport.Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx),
+		cause := context.Cause(ctx)
+		if request := session.handshake.Load(); request != nil && request.FetchingToken.Load() {
+			cause = transport.CredentialsError(cause)
 		}
-		if request := session.handshake.Load(); request != nil && request.FetchingToken() {
-			f.Err = transport.CredentialsError(f.Err)
-		}
-		return nil, f
+		return nil, &transport.Failure{Kind: transport.Unavailable, Public: "it is not connected yet", NotRun: true, Err: cause}
 	}
 }
 
-// currentOrNew returns the current session. If the pool has none, or the server's requests can no longer be attributed
-// to calls in it (transport.Session.Ambiguous), it starts the handshake of a new session and returns that one. It
-// returns nil after Close.
-func (p *Pool) currentOrNew() *Session {
+// ensureSession returns the current session, whose handshake may not be over yet. If the pool has none, or the server's
+// requests can no longer be attributed to calls in it (transport.Session.Ambiguous), it starts the handshake of a new
+// session and returns that one. It returns nil after Close.
+func (p *Pool) ensureSession() *Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -112,29 +108,29 @@ func (p *Pool) currentOrNew() *Session {
 	return session
 }
 
-// makeHandshake performs session's handshake, starts session's goroutines, and closes session.ready. After a failure
-// it calls handshakeFailed. The handshake's context is not a call's context, because the SDK keeps its values for the
-// whole session and uses them for the requests that the SDK itself sends.
+// makeHandshake performs session's handshake, starts session's goroutines, and closes session.ready. After a failure it
+// calls failHandshake. The handshake's context is not a call's context, because the SDK keeps its values for the whole
+// session and uses them for the requests that the SDK itself sends.
 func (p *Pool) makeHandshake(session *Session) {
 	request := NewRequest(context.Background(), p.Life, time.Now().Add(p.HandshakeTimeout), session)
 	request.Handshake = true
 	request.discoverTimeout = p.HandshakeTimeout / 2 // the other half is for initialize
 	session.handshake.Store(request)
-	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handshakeFailed(session, request, f) })
+	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.failHandshake(session, request, f) })
 	cs, err := p.Connect(request.Context())
 	if err != nil {
-		p.handshakeFailed(session, request, handshakeFailure(request, err))
+		p.failHandshake(session, request, handshakeFailure(request, err))
 		return
 	}
 	// request.Finish ends the handshake's context, but not the SDK's session.
 	session.cs, session.connectedAt = cs, time.Now()
 	request.Finish()
 	session.setLogLevel()
-	ctx, stop := context.WithCancel(p.Life)
-	session.stopSubscribing = stop
+	subscribeCtx, stopSubscribing := context.WithCancel(p.Life)
+	session.stopSubscribing = stopSubscribing
 	p.work.Go(func() { p.waitForEnd(session) })
 	if p.Subscribe {
-		p.work.Go(func() { session.subscribeChanges(ctx) })
+		p.work.Go(func() { session.subscribeChanges(subscribeCtx) })
 	}
 	close(session.ready) // after p.work has counted all goroutines, because Close may follow
 	p.OnConnected()
@@ -143,24 +139,22 @@ func (p *Pool) makeHandshake(session *Session) {
 // handshakeFailure returns the reason why a handshake failed. request is the handshake's Request, and err the error of
 // Options.Connect.
 func handshakeFailure(request *Request, err error) *transport.Failure {
-	failure, ok := errors.AsType[*transport.Failure](err)
-	switch {
-	case ok:
-	case request.Context().Err() != nil:
+	failure, isFailure := errors.AsType[*transport.Failure](err)
+	if !isFailure && request.Context().Err() != nil {
 		failure = request.Ended()
-	default:
+	} else if !isFailure {
 		failure = transport.BadReply("the handshake failed", err)
 	}
 	// No session could be lost yet, so the reason is what ended the connection.
 	if cause, ok := errors.AsType[*transport.Failure](failure.Err); ok && failure.Lost {
-		failure = cause
+		return cause
 	}
 	return failure
 }
 
-// handshakeFailed ends the handshake of session, whose Request is request and which failed or panicked. GetSession
+// failHandshake ends the handshake of session, which failed or panicked. request is the handshake's Request. GetSession
 // then returns failure to the calls that wait for session, and opens a new session for the next call.
-func (p *Pool) handshakeFailed(session *Session, request *Request, failure *transport.Failure) {
+func (p *Pool) failHandshake(session *Session, request *Request, failure *transport.Failure) {
 	if transport.IsClosed(session.ready) { // the handshake succeeded, and OnConnected panicked
 		p.handleLoss(session, failure)
 		return
@@ -184,30 +178,28 @@ func (p *Pool) handshakeFailed(session *Session, request *Request, failure *tran
 func (p *Pool) waitForEnd(s *Session) {
 	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handleLoss(s, f) })
 	err := s.cs.Wait()
-	f, ok := errors.AsType[*transport.Failure](err)
+	failure, ok := errors.AsType[*transport.Failure](err)
 	if !ok {
-		f = transport.LostSession(err)
+		failure = transport.LostSession(err)
 	}
-	p.handleLoss(s, f)
+	p.handleLoss(s, failure)
 }
 
-// handleLoss drops s, which was lost because of f. It calls OnLost, and then OnConnected so that the supervisor opens
-// a new session. If s is not the current session, the pool has closed it or a call has noticed the loss, and
+// handleLoss drops s, which was lost because of failure. It calls OnLost, and then OnConnected so that the supervisor
+// opens a new session. If s is not the current session, the pool has closed it or a call has noticed the loss, and
 // handleLoss does nothing.
-func (p *Pool) handleLoss(s *Session, f *transport.Failure) {
+func (p *Pool) handleLoss(s *Session, failure *transport.Failure) {
 	if !p.DropSession(s) {
 		return
 	}
-	p.OnLost(f)
+	p.OnLost(failure)
 	p.OnConnected()
 }
 
 // DropSession removes session, which was lost, from the pool and closes it when its calls have ended. It returns false
-// and does nothing if session is no longer the current one, because another goroutine has dropped it, or if the pool
-// is closed.
+// and does nothing if session is no longer the current one, because it was dropped already, or if the pool is closed.
 //
-// It also sets ReconnectDelay, which grows with each session in a row that is lost within transport.MaxBackoff of its
-// handshake.
+// It also sets ReconnectDelay, which grows with each session in a row that is lost within MaxBackoff of its handshake.
 func (p *Pool) DropSession(session *Session) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,17 +212,17 @@ func (p *Pool) DropSession(session *Session) bool {
 	}
 	p.retryAt = now.Add(transport.Backoff(p.losses))
 	p.losses++
-	p.retireLocked(session, 0)
+	p.retireLocked(session, 0) // 0: the server has lost the session, so it needs no cancellation first
 	return true
 }
 
-// retireLocked removes s, the current session, from the pool and ends its subscriptions. It closes s in the
-// background, after delay and when its calls have ended. p.mu must be held.
-func (p *Pool) retireLocked(s *Session, delay time.Duration) {
+// retireLocked removes s, the current session, from the pool and ends its subscriptions. It closes s in the background,
+// after closeDelay and when its calls have ended. p.mu must be held.
+func (p *Pool) retireLocked(s *Session, closeDelay time.Duration) {
 	p.current = nil
 	s.stopSubscribing()
 	p.work.Go(func() {
-		transport.Pause(p.Life, delay)
+		transport.Pause(p.Life, closeDelay)
 		p.closeClientSession(s.cs)
 	})
 }

@@ -21,8 +21,7 @@ const (
 type RequestFunc func(*Request) (json.RawMessage, *transport.Failure)
 
 // Do calls send with a new Request in the session, and returns its result. The Request ends with ctx and at deadline.
-// tokens adds a bearer token; if it is nil, the session's token is used. Do is for requests other than tools/call and
-// resources/read.
+// tokens adds a bearer token; if it is nil, the session's token is used. Do is not for tools/call and resources/read.
 func (s *Session) Do(ctx context.Context, tokens transport.Sender, deadline time.Time, send RequestFunc) (json.RawMessage, *transport.Failure) {
 	request := NewRequest(ctx, s.pool.Life, deadline, s)
 	defer request.Finish()

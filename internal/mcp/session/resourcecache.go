@@ -21,9 +21,8 @@ const (
 )
 
 // resourceCache caches a session's results of resources/read while they are known to be current: until their ttlMs has
-// passed (2026-07-28), or while the session is subscribed to the resource and no change was notified. It also lists
-// the resources to which the session subscribes. Each session has its own cache, because subscriptions end with the
-// session.
+// passed (2026-07-28), or while the session is subscribed to the resource and no change was notified. It also lists the
+// resources to which the session subscribes. Each session has a cache, because subscriptions end with it.
 type resourceCache struct {
 	wake chan struct{} // of capacity 1: wakes the goroutine that subscribes to the resources in wanted
 
@@ -66,12 +65,12 @@ func newCacheKey(uri string, scope map[string]string) cacheKey {
 func (c *resourceCache) lookup(k cacheKey) (raw json.RawMessage, version int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e, ok := c.entries[k]
-	if ok && !c.isCurrentLocked(k.uri, e) {
+	entry, isCached := c.entries[k]
+	if isCached && !c.isCurrentLocked(k.uri, entry) {
 		c.removeLocked(k)
-		e.raw = nil
+		return nil, c.version
 	}
-	return e.raw, c.version
+	return entry.raw, c.version
 }
 
 // isCurrentLocked reports whether e, the result for uri, may be used: its ttlMs has not passed, or a change of the
@@ -91,7 +90,8 @@ func (c *resourceCache) store(key cacheKey, raw json.RawMessage, ttl time.Durati
 		entry.expires = time.Now().Add(ttl)
 	}
 	c.removeLocked(key)
-	if c.version != version || len(raw) > maxEntryBytes || !c.isCurrentLocked(key.uri, entry) {
+	hasChanged := c.version != version
+	if hasChanged || len(raw) > maxEntryBytes || !c.isCurrentLocked(key.uri, entry) {
 		return
 	}
 	for old := range c.entries { // in random order; results that are read often are soon stored again
@@ -180,7 +180,7 @@ func (c *resourceCache) handleNotification(method string, params json.RawMessage
 			c.invalidate(p.URI)
 		}
 	case "notifications/resources/list_changed":
-		c.invalidate("")
+		c.invalidate(allResources)
 	case methodAcknowledged:
 		var p struct {
 			Notifications struct {
@@ -193,8 +193,11 @@ func (c *resourceCache) handleNotification(method string, params json.RawMessage
 	}
 }
 
-// invalidate removes the results that may be outdated after a change of the resource uri; "" means all resources. A
-// resource and its parts have URIs with a common prefix, and an update may have the URI of a part (2025-11-25
+// allResources is the argument with which invalidate removes all results: every URI begins with it.
+const allResources = ""
+
+// invalidate removes the results that may be outdated after a change of the resource uri, or allResources. A resource
+// and its parts have URIs with a common prefix, and an update may have the URI of a part (2025-11-25
 // server/resources). So invalidate removes results whose URI is a prefix of uri or begins with uri.
 func (c *resourceCache) invalidate(uri string) {
 	c.mu.Lock()

@@ -26,12 +26,7 @@ type Resource struct {
 }
 
 // Address returns the URI of a resource, or the URI template of a template.
-func (r *Resource) Address() string {
-	if r.Template != "" {
-		return r.Template
-	}
-	return r.URI
-}
+func (r *Resource) Address() string { return cmp.Or(r.Template, r.URI) }
 
 // ListResources returns the server's resources and templates for whose address allowed returns true. It looks at no
 // more than maxResources of each kind; cut is that of CollectPages. It makes the session subscribe to changes of the
@@ -39,29 +34,21 @@ func (r *Resource) Address() string {
 func (s *Session) ListResources(
 	deadline time.Time, allowed func(address string) bool,
 ) (resources []Resource, cut string, _ *transport.Failure) {
-	ctx := context.Background() // not a call's context, because the list is for all calls
-	getResources := func(cursor string) (json.RawMessage, *transport.Failure) {
-		return s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
-			return callMethod(request, "resources/list", &sdk.ListResourcesParams{Cursor: cursor})
-		})
-	}
-	getTemplates := func(cursor string) (json.RawMessage, *transport.Failure) {
-		return s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
-			return callMethod(request, "resources/templates/list", &sdk.ListResourceTemplatesParams{Cursor: cursor})
-		})
-	}
-	listed, cut, failure := CollectPages("resources", maxResources, getResources)
+	listed, cut, failure := s.collectResources("resources", "resources/list", deadline)
 	if failure != nil {
 		return nil, "", failure
 	}
-	templates, cutTemplates, failure := CollectPages("resourceTemplates", maxResources, getTemplates)
+	templates, cutTemplates, failure := s.collectResources("resourceTemplates", "resources/templates/list", deadline)
 	if failure != nil {
 		return nil, "", failure
 	}
 	for _, raw := range append(listed, templates...) {
 		var r Resource
-		isKnown := func(known Resource) bool { return known.Address() == r.Address() }
-		if json.Unmarshal(raw, &r) != nil || !allowed(r.Address()) || slices.ContainsFunc(resources, isKnown) {
+		if json.Unmarshal(raw, &r) != nil || !allowed(r.Address()) {
+			continue
+		}
+		hasSameAddress := func(other Resource) bool { return other.Address() == r.Address() }
+		if slices.ContainsFunc(resources, hasSameAddress) {
 			continue
 		}
 		resources = append(resources, r)
@@ -70,6 +57,17 @@ func (s *Session) ListResources(
 		}
 	}
 	return resources, cmp.Or(cut, cutTemplates), nil
+}
+
+// collectResources requests a list with method and returns what CollectPages returns for its member.
+func (s *Session) collectResources(member, method string, deadline time.Time) ([]json.RawMessage, string, *transport.Failure) {
+	return CollectPages(member, maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
+		ctx := context.Background() // not a call's context, because the list is for all calls
+		return s.Do(ctx, nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
+			// Both lists have the same params.
+			return callMethod(request, method, &sdk.ListResourcesParams{Cursor: cursor})
+		})
+	})
 }
 
 // ResourceRead is one read of a resource in a session.
@@ -94,16 +92,17 @@ func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMes
 			params := &sdk.ReadResourceParams{Meta: read.Meta, URI: read.URI, InputResponses: answers, RequestState: state}
 			return callMethod(request, methodRead, params)
 		}
-		raw, f := request.answerInputs(read.Handlers, sendRead)
-		if f != nil || request.InputRequired != nil {
-			return nil, f
+		raw, failure := request.answerInputs(read.Handlers, sendRead)
+		if failure != nil || request.InputRequired != nil {
+			return nil, failure
 		}
 		var header resultHeader
-		if json.Unmarshal(raw, &header) == nil && header.isComplete() {
-			s.resources.wantSubscription(read.URI)
-			if !request.serverAsked.Load() { // otherwise the result may depend on this user's answers
-				s.resources.store(key, raw, s.ttl(&header), version)
-			}
+		if json.Unmarshal(raw, &header) != nil || !header.isComplete() {
+			return raw, nil
+		}
+		s.resources.wantSubscription(read.URI)
+		if !request.serverAsked.Load() { // otherwise the result may depend on this user's answers
+			s.resources.store(key, raw, s.ttl(&header), version)
 		}
 		return raw, nil
 	})

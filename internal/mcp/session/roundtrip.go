@@ -92,10 +92,10 @@ func connectionHandlers(session *Session) transport.Handlers {
 // Handlers.Resume, or nil.
 func (s *Session) tagRequest(m *jsonrpc.Request, request *Request, resumeAnswer *ElicitationResult) *jsonrpc.Request {
 	if request == nil {
-		return s.requests.tag(m, serverRequest{})
+		return s.requests.registerAndTag(m, serverRequest{})
 	}
 	request.serverAsked.Store(true)
-	return s.requests.tag(m, serverRequest{
+	return s.requests.registerAndTag(m, serverRequest{
 		call: &request.RoundTrip, answerer: request.answerer, resumeAnswer: resumeAnswer,
 	})
 }

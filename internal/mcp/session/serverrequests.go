@@ -62,7 +62,7 @@ func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
 	return raw
 }
 
-// register adds request and returns its tag. claim and removeRequestsOf remove it.
+// register adds request and returns its tag. claim and removeRequestsOf remove the request.
 func (g *requestRegistry) register(request serverRequest) (tag string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,9 +95,9 @@ func (g *requestRegistry) removeRequestsOf(call *transport.RoundTrip) {
 	}
 }
 
-// tag registers request, which describes msg, and returns a copy of msg with the tag. If request has no call, tag does
-// not register it, and the copy has an empty tag. If no handler exists for msg's method, tag returns msg unchanged.
-func (g *requestRegistry) tag(msg *jsonrpc.Request, request serverRequest) *jsonrpc.Request {
+// registerAndTag registers request, which describes msg, and returns a copy of msg with the tag. If request has no
+// call, it is not registered, and the copy has an empty tag. If msg's method has no handler, the result is msg.
+func (g *requestRegistry) registerAndTag(msg *jsonrpc.Request, request serverRequest) *jsonrpc.Request {
 	if msg.Method != methodElicit && msg.Method != methodSample {
 		return msg
 	}
@@ -129,8 +129,7 @@ func (g *requestRegistry) tag(msg *jsonrpc.Request, request serverRequest) *json
 type Handlers struct {
 	OnProgress func(Progress)
 	OnLog      func(LogMessage)
-	// Elicit asks the user. If Elicit is nil, the request is declined; if it returns an error, the request is
-	// cancelled.
+	// Elicit asks the user. If Elicit is nil, the request is declined; if it fails, the request is cancelled.
 	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
 	// Sample asks a model. If Sample is nil, the request is refused.
 	Sample func(context.Context, Sampling) (Sample, error)
@@ -167,11 +166,11 @@ func newRequestAnswerer(call *transport.RoundTrip, h Handlers) *requestAnswerer 
 	return &requestAnswerer{Handlers: h, call: call, cancels: map[int]context.CancelFunc{}}
 }
 
-// beginAnswer begins the answer to one request, and returns a context for it. ctx is the SDK's context, which ends
-// when the server cancels the request, or with the session; the returned context also ends with the call. asksUser
-// says that the user will be asked. The call's timer is paused until the user is asked nothing more. If ok is true,
-// done must be called. ok is false if too many requests were sent or are open, or if the call has ended.
-func (r *requestAnswerer) beginAnswer(ctx context.Context, asksUser bool) (_ context.Context, done func(), ok bool) {
+// beginAnswer begins the answer to one request of the server with this method, and returns a context for it. ctx is the
+// SDK's context, which ends when the server cancels the request, or with the session; the returned context also ends
+// with the call. While the user is asked (methodElicit), the call's timer is paused. If ok is true, done must be
+// called. ok is false if too many requests were sent or are open, or if the call has ended.
+func (r *requestAnswerer) beginAnswer(ctx context.Context, method string) (_ context.Context, done func(), ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || r.open == maxOpenRequests || r.total == maxTotalRequests {
@@ -184,6 +183,7 @@ func (r *requestAnswerer) beginAnswer(ctx context.Context, asksUser bool) (_ con
 	answerCtx, cancel := context.WithCancel(r.call.Context()) // with the call's values, such as the trace
 	unlink := context.AfterFunc(ctx, cancel)
 	r.cancels[id] = cancel
+	asksUser := method == methodElicit
 	if asksUser {
 		r.questions++
 		if r.questions == 1 {
@@ -198,14 +198,14 @@ func (r *requestAnswerer) beginAnswer(ctx context.Context, asksUser bool) (_ con
 	}, true
 }
 
-// endAnswer ends the answer to the request with the number id. When the last question to the user has ended, it
-// resumes the call's timer. beginAnswer's done calls it.
-func (r *requestAnswerer) endAnswer(id int, asksUser bool) {
+// endAnswer ends the answer to the request with the number id. askedUser says that it was a question to the user. When
+// the last of these has ended, endAnswer resumes the call's timer. beginAnswer's done calls it.
+func (r *requestAnswerer) endAnswer(id int, askedUser bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.cancels, id)
 	r.open--
-	if asksUser {
+	if askedUser {
 		r.questions--
 		if r.questions == 0 {
 			r.call.ResumeTimer()

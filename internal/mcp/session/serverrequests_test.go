@@ -15,7 +15,7 @@ func TestRequestRegistryOverwritesATagOfTheServer(t *testing.T) {
 	var g requestRegistry
 	other := g.register(serverRequest{call: &transport.RoundTrip{}})
 	params := `{"message":"?","_meta":{"` + tagKey + `":"` + other + `"}}`
-	m := g.tag(&jsonrpc.Request{Method: methodElicit, Params: json.RawMessage(params)}, serverRequest{})
+	m := g.registerAndTag(&jsonrpc.Request{Method: methodElicit, Params: json.RawMessage(params)}, serverRequest{})
 	var p struct {
 		Meta map[string]any `json:"_meta"`
 	}

@@ -57,16 +57,11 @@ type Session struct {
 }
 
 // Protocol returns the negotiated protocol version. The handshake must have succeeded.
-func (s *Session) Protocol() string { return negotiatedVersion(s.cs) }
+func (s *Session) Protocol() string { return initializeResult(s.cs).ProtocolVersion }
 
 // Instructions returns the server's instructions for its use, as received in the handshake; "" if it sent none. The
 // handshake must have succeeded.
-func (s *Session) Instructions() string {
-	if r := s.cs.InitializeResult(); r != nil {
-		return r.Instructions
-	}
-	return ""
-}
+func (s *Session) Instructions() string { return initializeResult(s.cs).Instructions }
 
 // protocolIfReady returns the negotiated protocol version; "" until the handshake has succeeded.
 func (s *Session) protocolIfReady() string {
@@ -78,8 +73,8 @@ func (s *Session) protocolIfReady() string {
 
 // capabilities returns the capabilities that the server declared in the handshake.
 func (s *Session) capabilities() sdk.ServerCapabilities {
-	if r := s.cs.InitializeResult(); r != nil && r.Capabilities != nil {
-		return *r.Capabilities
+	if declared := initializeResult(s.cs).Capabilities; declared != nil {
+		return *declared
 	}
 	return sdk.ServerCapabilities{}
 }
@@ -106,8 +101,7 @@ func (s *Session) handleNotification(method string, params json.RawMessage) {
 }
 
 // setListening records whether notifications outside of requests are received. If they are received again after an
-// interruption, it reports a change of the tools to OnNotification, because a notification of one may have been
-// missed.
+// interruption, it reports a change of the tools to OnNotification, because a notification may have been missed.
 func (s *Session) setListening(on bool) {
 	if s.resources != nil {
 		s.resources.setListening(on)
@@ -134,10 +128,10 @@ func (s *Session) setLogLevel() {
 	})
 }
 
-// negotiatedVersion returns the session's protocol version; "" if the SDK does not have it.
-func negotiatedVersion(cs *sdk.ClientSession) string {
-	if r := cs.InitializeResult(); r != nil {
-		return r.ProtocolVersion
+// initializeResult returns the result of cs's handshake, which is empty if the SDK does not have it. Do not change it.
+func initializeResult(cs *sdk.ClientSession) *sdk.InitializeResult {
+	if result := cs.InitializeResult(); result != nil {
+		return result
 	}
-	return ""
+	return &sdk.InitializeResult{}
 }

@@ -45,9 +45,8 @@ func (s *Session) subscribeChanges(ctx context.Context) {
 	}
 }
 
-// subscribeResources sends resources/subscribe for each resource that the cache wants, and waits for more of them. It
-// is for protocol versions before 2026-07-28. It returns when ctx ends, the session is lost, or the server does not
-// have the method.
+// subscribeResources sends resources/subscribe for each resource that the cache wants, and waits for more. It is for
+// protocol versions before 2026-07-28. It returns when ctx ends, the session is lost, or the method is unknown.
 func (s *Session) subscribeResources(ctx context.Context) {
 	requested := 0 // how many wanted resources were requested
 	for {
@@ -61,7 +60,7 @@ func (s *Session) subscribeResources(ctx context.Context) {
 				return nil, nil
 			})
 			switch {
-			case ctx.Err() != nil, failure != nil && failure.Lost, methodNotFound(failure):
+			case ctx.Err() != nil, failure != nil && failure.Lost, isMethodNotFound(failure):
 				return
 			case failure == nil:
 				s.resources.setSubscribed(uri)
@@ -97,22 +96,18 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 	// wasAcknowledged says that the server has acknowledged a stream. If the method is unknown after that, another
 	// replica may have answered, so the loop continues.
 	wasAcknowledged := false
-	for failures := 0; ; {
-		want, isEmpty := s.wantedSubscriptions(canSubscribe)
-		if isEmpty {
-			select {
-			case <-ctx.Done():
-				return
-			case <-moreWanted:
-				continue
-			}
+	failures := 0 // streams in a row that failed or ended within minStreamTime
+	for {
+		want, ok := s.awaitSubscriptions(ctx, canSubscribe, moreWanted)
+		if !ok {
+			return
 		}
 		opened := time.Now()
 		interrupted, failure := s.listenOnce(ctx, want, moreWanted)
 		wasAcknowledged = wasAcknowledged || !s.mayHaveMissed.Load() // the acknowledgement resets mayHaveMissed
 		s.setListening(false)
 		switch {
-		case ctx.Err() != nil, methodNotFound(failure) && !wasAcknowledged:
+		case ctx.Err() != nil, isMethodNotFound(failure) && !wasAcknowledged:
 			return
 		case failure != nil && failure.Lost:
 			if s.pool.OverHTTP { // with other transports, waitForEnd handles the loss
@@ -133,16 +128,28 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 	}
 }
 
-// wantedSubscriptions returns the subscriptions that the server offers and the session wants at present, and whether
-// these are none. canSubscribe says that the server offers subscriptions to resources.
-func (s *Session) wantedSubscriptions(canSubscribe bool) (want sdk.NotificationSubscriptions, isEmpty bool) {
+// awaitSubscriptions returns the subscriptions that the server offers and the session wants. While these are none, it
+// waits for a value from moreWanted. ok is false if ctx ends first. canSubscribe says that the server offers
+// subscriptions to resources.
+func (s *Session) awaitSubscriptions(
+	ctx context.Context, canSubscribe bool, moreWanted <-chan struct{},
+) (want sdk.NotificationSubscriptions, ok bool) {
 	offered := s.capabilities()
 	want.ToolsListChanged = offered.Tools != nil && offered.Tools.ListChanged
 	want.ResourcesListChanged = s.resources != nil && offered.Resources != nil && offered.Resources.ListChanged
-	if canSubscribe {
-		want.ResourceSubscriptions = s.resources.wantedFrom(0)
+	for {
+		if canSubscribe {
+			want.ResourceSubscriptions = s.resources.wantedFrom(0)
+		}
+		if want.ToolsListChanged || want.ResourcesListChanged || len(want.ResourceSubscriptions) > 0 {
+			return want, true
+		}
+		select {
+		case <-ctx.Done():
+			return want, false
+		case <-moreWanted:
+		}
 	}
-	return want, !want.ToolsListChanged && !want.ResourcesListChanged && len(want.ResourceSubscriptions) == 0
 }
 
 // listenOnce opens a stream with the subscriptions in want, and returns when the stream has ended: with nil if the
@@ -165,20 +172,20 @@ func (s *Session) listenOnce(
 		}
 	})
 	// The answer arrives when the stream ends.
-	_, f := callMethod(request, methodListen, &sdk.SubscriptionsListenParams{Notifications: &want})
+	_, failure := callMethod(request, methodListen, &sdk.SubscriptionsListenParams{Notifications: &want})
 	close(ended)
 	interrupter.Wait()
 	if interrupted {
-		f = nil
+		return true, nil
 	}
-	return interrupted, f
+	return false, failure
 }
 
-// methodNotFound reports whether f is the JSON-RPC error for an unknown method. f may be nil.
-func methodNotFound(f *transport.Failure) bool {
-	if f == nil {
+// isMethodNotFound reports whether failure is the JSON-RPC error for an unknown method. failure may be nil.
+func isMethodNotFound(failure *transport.Failure) bool {
+	if failure == nil {
 		return false
 	}
-	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
-	return ok && e.Code == jsonrpc.CodeMethodNotFound
+	rpcError, ok := errors.AsType[*jsonrpc.Error](failure.Err)
+	return ok && rpcError.Code == jsonrpc.CodeMethodNotFound
 }

@@ -20,8 +20,7 @@ type ToolList struct {
 
 // ListTools requests the pages of the server's list of tools, and calls add with each tool as received. It stops, and
 // sets Cut, after a page for which add returned false, after maxPages, and when it would request a page again. The
-// tools may have about maxBytes together: the limit for a page is what is left of maxBytes, but at least
-// transport.MaxMessage.
+// tools may have about maxBytes together: a page may have what is left of that, but at least transport.MaxMessage.
 func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json.RawMessage) bool) (list ToolList, _ *transport.Failure) {
 	cut, failure := readPages(func(cursor string) (string, bool, *transport.Failure) {
 		page, failure := s.getToolPage(cursor, deadline, max(maxBytes, transport.MaxMessage))
@@ -29,15 +28,17 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 			return "", false, failure
 		}
 		// The list is outdated as soon as one page is.
-		if t := s.ttl(&page.resultHeader); t > 0 && (list.TTL == 0 || t < list.TTL) {
-			list.TTL = t
+		if ttl := s.ttl(&page.resultHeader); ttl > 0 && (list.TTL == 0 || ttl < list.TTL) {
+			list.TTL = ttl
 		}
-		full := false
+		isFull := false
 		for _, tool := range page.Tools {
 			maxBytes -= len(tool)
-			full = !add(tool) || full
+			if !add(tool) {
+				isFull = true
+			}
 		}
-		return page.NextCursor, full, nil
+		return page.NextCursor, isFull, nil
 	})
 	if failure != nil {
 		return ToolList{}, failure
@@ -54,8 +55,7 @@ type toolPage struct {
 	resultHeader
 }
 
-// getToolPage requests the page at cursor, of at most maxBytes. If the server does not have the method, it returns an
-// empty page.
+// getToolPage requests the page at cursor, of at most maxBytes. If the server lacks the method, the page is empty.
 func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (page toolPage, _ *transport.Failure) {
 	// The context is not a call's context, because the list is for all calls.
 	raw, failure := s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
@@ -63,7 +63,7 @@ func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (
 		return callMethod(request, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
 	})
 	switch {
-	case methodNotFound(failure):
+	case isMethodNotFound(failure):
 		return page, nil
 	case failure != nil && failure.Kind == transport.TooLarge:
 		return page, &transport.Failure{
@@ -132,12 +132,12 @@ func (s *Session) withHandlers(
 		})
 	}
 	request.answerer = newRequestAnswerer(&request.RoundTrip, handlers)
-	result, f := send()
+	result, failure := send()
 	request.answerer.cancelAndWait()
 	if request.notifications != nil {
-		// Deliver all notifications that came before the answer, even if the answer is an error, unless the request's
-		// context has ended.
-		request.notifications.closeQueue(f == nil || request.Context().Err() == nil)
+		// Deliver all notifications that came before the answer, even if the answer is an error.
+		deliverRest := failure == nil || request.Context().Err() == nil
+		request.notifications.closeQueue(deliverRest)
 	}
-	return result, f
+	return result, failure
 }

@@ -57,7 +57,7 @@ func (e *streamEndpoint) Close() { e.close() }
 // directions pass through it:
 //   - It records for each RoundTrip whether its request was sent.
 //   - It passes progress to the RoundTrip that has the progress token. It passes the server's log messages and
-//     requests to a RoundTrip only if they cannot be about another one (onlyCall).
+//     requests to a RoundTrip only if they cannot be about another one (callOf).
 //   - It limits the server's requests, and drops messages that would make the SDK end the session.
 //   - When the connection ends, it fails every request in flight with the reason, before the SDK fails them without
 //     one. A request that was sent may have run; a request that was not sent can be sent in the next session.
@@ -73,18 +73,19 @@ type streamConn struct {
 	// cancelQueued, of capacity 1, wakes writeLoop after a message was added to cancellations.
 	cancelQueued chan struct{}
 
-	mu       sync.Mutex // protects the fields below
-	err      error      // why the connection ended; nil while it is open
-	opened   time.Time  // when the connection was opened
-	pending  map[jsonrpc.ID]*pendingRequest
-	byToken  map[string]*RoundTrip   // pending round trips by progress token
-	incoming map[jsonrpc.ID]struct{} // the server's requests whose answers are not written yet
+	mu  sync.Mutex // protects the fields below
+	err error      // why the connection ended; nil while it is open
+	// oversized is the request whose answer was too large to read, which ended the connection; invalid if unknown.
+	oversized jsonrpc.ID
+	opened    time.Time // when the connection was opened
+	pending   map[jsonrpc.ID]*pendingRequest
+	byToken   map[string]*RoundTrip   // pending round trips by progress token
+	incoming  map[jsonrpc.ID]struct{} // the server's requests whose answers are not written yet
 	// cancellations has the notifications/cancelled that writeLoop has not taken yet.
 	cancellations []*outMessage
 	// triedDiscover is true once server/discover was registered to be sent.
 	triedDiscover bool
-	// abandoned has the calls that were sent and then cancelled, until the server answers them: the server may still
-	// work on them.
+	// abandoned has the calls that were sent and then cancelled, until the server answers them.
 	abandoned map[jsonrpc.ID]struct{}
 	// abandonedOverflow is true if a call could not be added to abandoned, because it had maxAbandoned calls.
 	abandonedOverflow bool
@@ -96,11 +97,11 @@ type streamConn struct {
 
 // pendingRequest is a request to the server that has no answer yet.
 type pendingRequest struct {
-	id      jsonrpc.ID
-	trip    *RoundTrip // nil for a request that the SDK itself sends
-	method  string
-	sent    bool // writing has begun, and has not failed with NotRun
-	writing bool // writeLoop is writing it, and fails it if the connection ends
+	id        jsonrpc.ID
+	roundTrip *RoundTrip // nil for a request that the SDK itself sends
+	method    string
+	sent      bool // writing has begun, and has not failed with NotRun
+	writing   bool // writeLoop is writing it, and fails it if the connection ends
 }
 
 // maxDropLog is how many dropped messages are logged per connection.
@@ -155,23 +156,23 @@ func (c *streamConn) removePendingLocked(id jsonrpc.ID) *pendingRequest {
 		return nil
 	}
 	delete(c.pending, id)
-	if pending.trip != nil {
-		delete(c.byToken, pending.trip.ProgressToken)
-		c.setReadLimitLocked(pending.trip)
+	if pending.roundTrip != nil {
+		delete(c.byToken, pending.roundTrip.ProgressToken)
+		c.setReadLimitLocked(pending.roundTrip)
 	}
 	return pending
 }
 
-// setReadLimitLocked sets the connection's read limit to the largest limit of all pending requests. Call it after trip
-// was added to or removed from c.pending. c.mu must be held.
-func (c *streamConn) setReadLimitLocked(trip *RoundTrip) {
-	if trip.MaxAnswer <= MaxMessage {
-		return // trip does not raise the limit
+// setReadLimitLocked sets the connection's read limit to the largest limit of all pending requests. Call it after
+// roundTrip was added to or removed from c.pending. c.mu must be held.
+func (c *streamConn) setReadLimitLocked(roundTrip *RoundTrip) {
+	if roundTrip.MaxAnswer <= MaxMessage {
+		return // roundTrip does not raise the limit
 	}
 	limit := MaxMessage
 	for _, pending := range c.pending {
-		if pending.trip != nil {
-			limit = max(limit, pending.trip.answerLimit())
+		if pending.roundTrip != nil {
+			limit = max(limit, pending.roundTrip.answerLimit())
 		}
 	}
 	c.conn.SetReadLimit(limit)
@@ -185,23 +186,19 @@ func (c *streamConn) endConnection(err error) {
 }
 
 // endConnectionLocked fails all requests in flight because of err, and closes the MessageConn. Only the request that
-// writeLoop is writing is left for writeLoop to fail. If the connection has already ended, endConnectionLocked does
-// nothing. c.mu must be held.
+// writeLoop is writing is left for writeLoop to fail. After the first call it does nothing. c.mu must be held.
 func (c *streamConn) endConnectionLocked(err error) {
 	if c.err != nil {
 		return
 	}
 	c.err = err
-	expectingResult := 0
-	for _, pending := range c.pending {
-		if pending.method != methodListen { // the answer to a subscription only ends it, and is never large
-			expectingResult++
-		}
+	if failure, ok := errors.AsType[*Failure](err); ok && failure.Kind == TooLarge {
+		c.oversized = c.findOversizedLocked(err)
 	}
 	for id, pending := range c.pending {
 		delete(c.pending, id)
 		if !pending.writing { // finishWriting fails the others, because it knows whether the server got them
-			c.failPendingLocked(pending, expectingResult == 1)
+			c.failPendingLocked(pending)
 		}
 	}
 	clear(c.byToken)
@@ -216,41 +213,59 @@ func (c *streamConn) endConnectionLocked(err error) {
 	}
 }
 
+// findOversizedLocked returns the id of the request whose answer was too large to read. err is the error of that
+// answer. If err does not have the id, the answer is that of the only request that waits for a result. The id is
+// invalid if several requests do. c.mu must be held.
+func (c *streamConn) findOversizedLocked(err error) jsonrpc.ID {
+	if oversize, ok := errors.AsType[*oversizeError](err); ok && oversize.answers.IsValid() {
+		return oversize.answers
+	}
+	var waiting []*pendingRequest
+	for _, pending := range c.pending {
+		if pending.method != methodListen { // the answer to a subscription only ends it, and is never large
+			waiting = append(waiting, pending)
+		}
+	}
+	if len(waiting) != 1 || waiting[0].writing {
+		return jsonrpc.ID{}
+	}
+	return waiting[0].id
+}
+
 // failPendingLocked fails pending because the connection ended with c.err. If the request was not sent, the failure is
-// LostSession, so that it can be sent again. If the request's answer was too large to read, the failure is that one:
-// the oversized message has the request's id, or its id is unknown and isOnly says that no other request waited for a
-// result. Any other request may have run, and has an unknown outcome. c.mu must be held.
-func (c *streamConn) failPendingLocked(pending *pendingRequest, isOnly bool) {
-	if pending.trip == nil {
+// LostSession, so that it can be sent again. If its answer was too large to read, the failure is c.err. Any other
+// request may have run, and has an unknown outcome. c.mu must be held.
+func (c *streamConn) failPendingLocked(pending *pendingRequest) {
+	if pending.roundTrip == nil {
 		return
 	}
-	failure, _ := errors.AsType[*Failure](c.err)
-	isAnswer := isOnly
-	if oversize, ok := errors.AsType[*oversizeError](c.err); ok && oversize.answers.IsValid() {
-		isAnswer = oversize.answers == pending.id
-	}
+	failure, isFailure := errors.AsType[*Failure](c.err)
 	switch {
 	case !pending.sent:
-		pending.trip.fail(LostSession(c.err))
-	case isAnswer && failure != nil && failure.Kind == TooLarge:
-		pending.trip.fail(failure)
-	default:
-		pending.trip.fail(connectionEnded(c.err))
+		failure = LostSession(c.err)
+	case !isFailure || pending.id != c.oversized:
+		failure = connectionEnded(c.err)
 	}
+	pending.roundTrip.fail(failure)
 }
 
 // Explain implements Transport.
 func (c *streamConn) Explain(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil && !errors.Is(err, c.err) { // err lacks the reason
-		if f, ok := errors.AsType[*Failure](err); ok && f.Lost {
-			err = LostSession(c.err)
-		} else {
-			err = fmt.Errorf("%w: %w", err, c.err)
-		}
+	if c.err == nil {
+		return err
 	}
-	if c.triedDiscover && c.err != nil && !errors.Is(c.err, errConnClosed) {
+	failure, _ := errors.AsType[*Failure](err)
+	switch {
+	case errors.Is(err, c.err): // err has the reason
+	case failure != nil && failure.Lost:
+		err = LostSession(c.err)
+	default:
+		err = fmt.Errorf("%w: %w", err, c.err)
+	}
+	isClosedByUs := errors.Is(c.err, errConnClosed)
+	if c.triedDiscover && !isClosedByUs {
 		return fmt.Errorf("%w: %w", ErrHungUp, err)
 	}
 	return err

@@ -28,9 +28,9 @@ func TestStreamConnAttributesNothingAfterTooManyGivenUp(t *testing.T) {
 	for i := range maxAbandoned + 1 {
 		l.removeAbandoned(id(i))
 	}
-	l.pending[id(-1)] = &pendingRequest{trip: &RoundTrip{}, method: "tools/call", sent: true}
-	if len(l.abandoned) != 0 || l.onlyCall(false) != nil {
-		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.abandoned), l.onlyCall(false))
+	l.pending[id(-1)] = &pendingRequest{roundTrip: &RoundTrip{}, method: "tools/call", sent: true}
+	if len(l.abandoned) != 0 || l.callOf(logMessage) != nil {
+		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.abandoned), l.callOf(logMessage))
 	}
 }
 

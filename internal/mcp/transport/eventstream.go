@@ -33,45 +33,46 @@ const (
 // as it reads them, so the call gets them before its answer, and a flood of them does not fill the SDK's queue, which
 // has no bound. It returns at most one answer; after that, readToEnd discards the rest of the body.
 type eventStream struct {
-	trip *RoundTrip
-	id   jsonrpc.ID // of the request
-	body io.ReadCloser
-	log  *slog.Logger
+	roundTrip *RoundTrip
+	id        jsonrpc.ID // of the request
+	body      io.ReadCloser
+	log       *slog.Logger
 	eventReader
 	opened   time.Time
-	requests int  // how many requests the server has sent in the stream
-	listens  bool // the stream is a subscription, whose messages are neither counted nor throttled
+	requests int // how many requests the server has sent in the stream
+	// isSubscription says that the stream answers subscriptions/listen. Its messages are neither counted nor throttled.
+	isSubscription bool
 
 	// messages and bytes count what was read since intervalStart, the beginning of the current throttleInterval.
 	intervalStart   time.Time
 	messages, bytes int
 }
 
-// newEventStream returns the stream in body, which answers the request id of trip. trip.streamOpened must have been
-// called; eventStream.close calls streamClosed.
-func newEventStream(trip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
+// newEventStream returns the stream in body, which answers the request id of roundTrip. The caller must call close or
+// readToEnd.
+func newEventStream(roundTrip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
+	roundTrip.streamOpened()
 	return &eventStream{
-		trip: trip, id: id, body: body, log: log,
-		opened: time.Now(), eventReader: newEventReader(body, trip.answerLimit()),
+		roundTrip: roundTrip, id: id, body: body, log: log,
+		opened: time.Now(), eventReader: newEventReader(body, roundTrip.answerLimit()),
 	}
 }
 
 // eventReader reads the messages of an event stream.
 type eventReader struct {
 	events *sse.Reader
-	body   *messageLimit
+	limit  *messageLimit     // events reads from it
 	batch  []json.RawMessage // messages of the last event that nextData has not returned yet
 }
 
 // messageLimit is an io.Reader that fails with AnswerTooLarge if too many bytes come between two messages: more than
 // limit bytes, plus commentRate bytes per second. So comments and events without a message are bounded, but the few
-// that keep a connection open do not end a stream that has no message for weeks. The sse.Reader limits the size of
-// each event to limit.
+// that keep a connection open do not end a stream that has no message for weeks. The sse.Reader limits each event.
 type messageLimit struct {
-	in    io.Reader
-	read  int       // bytes since the last message
-	since time.Time // when the last message was read, or the stream was opened
-	limit int
+	in          io.Reader
+	bytes       int       // bytes since the last message
+	lastMessage time.Time // when the last message was read, or the stream was opened
+	limit       int
 }
 
 // commentRate is how many bytes per second a stream may have in comments and in events without a message.
@@ -79,47 +80,46 @@ const commentRate = 1 << 10
 
 // Read implements io.Reader.
 func (r *messageLimit) Read(p []byte) (int, error) {
-	if r.read > r.limit+commentRate*int(time.Since(r.since)/time.Second) {
+	if r.bytes > r.limit+commentRate*int(time.Since(r.lastMessage)/time.Second) {
 		return 0, AnswerTooLarge(r.limit)
 	}
 	n, err := r.in.Read(p)
-	r.read += n
+	r.bytes += n
 	return n, err
 }
 
 // restart starts to count again after a message.
 func (r *messageLimit) restart() {
-	r.read = 0
-	r.since = time.Now()
+	r.bytes = 0
+	r.lastMessage = time.Now()
 }
 
 // newEventReader returns a reader for the messages in body, of at most limit bytes each.
 func newEventReader(body io.Reader, limit int) eventReader {
-	limited := &messageLimit{in: body, limit: limit, since: time.Now()}
-	return eventReader{events: sse.NewReader(limited, limit), body: limited}
+	limited := &messageLimit{in: body, limit: limit, lastMessage: time.Now()}
+	return eventReader{events: sse.NewReader(limited, limit), limit: limited}
 }
 
-// nextMessage returns the next message, its text, and the number of bytes read from the stream since the previous
-// message. The message and data are valid until the next call. If a message is too large or does not decode, the error
-// is a *Failure. Any other error means that the stream has ended.
-func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _ error) {
+// nextMessage returns the next message, its text data, and size, the number of bytes read from the stream since the
+// previous message. The message and data are valid until the next call. If a message is too large or does not decode,
+// the error is a *Failure. Any other error means that the stream has ended.
+func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, size int, _ error) {
 	data, err := r.nextData()
 	if err != nil {
 		return nil, nil, 0, err
 	}
 	msg, err := decodeStreamed(data)
 	_, isAnswer := msg.(*jsonrpc.Response)
-	// The stream ended within the event. A whole answer is accepted; anything else is sent again if the stream is
-	// resumed.
-	if r.events.Cut() && !(isAnswer && err == nil) {
+	// The stream ended within the event. A whole answer is accepted. Resuming the stream repeats anything else.
+	if r.events.Cut() && !isAnswer {
 		return nil, nil, 0, io.ErrUnexpectedEOF
 	}
 	if err != nil {
 		return nil, nil, 0, BadReply("an event does not decode", err)
 	}
-	read = r.body.read
-	r.body.restart()
-	return msg, data, read, nil
+	size = r.limit.bytes
+	r.limit.restart()
+	return msg, data, size, nil
 }
 
 // nextData returns the text of the next message. Servers of 2025-03-26 may send a batch of messages in one event
@@ -130,12 +130,15 @@ func (r *eventReader) nextData() ([]byte, error) {
 		e, err := r.events.Next()
 		switch {
 		case errors.Is(err, sse.ErrTooLarge):
-			return nil, AnswerTooLarge(r.body.limit)
+			return nil, AnswerTooLarge(r.limit.limit)
 		case err != nil:
 			return nil, err
-		case len(e.Data) == 0 || e.Event != "" && e.Event != "message":
-			// MCP uses only events of type "message", so others are ignored.
-		case e.Data[0] != '[' || json.Unmarshal(e.Data, &r.batch) != nil:
+		}
+		isMessage := e.Event == "" || e.Event == "message" // MCP uses no other events
+		if !isMessage || len(e.Data) == 0 {
+			continue
+		}
+		if e.Data[0] != '[' || json.Unmarshal(e.Data, &r.batch) != nil {
 			return e.Data, nil
 		}
 	}
@@ -165,32 +168,34 @@ func (r *eventReader) retry() time.Duration {
 }
 
 // nextForSDK returns the next message for the SDK, and processes the messages that the SDK must not get. The last
-// message is the answer, a *jsonrpc.Response. The error is a *Failure if a message is refused; any other error means
-// that the stream broke.
-func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
-	defer Recover(s.log, func(f *Failure) { msg, err = nil, f })
+// message is the answer, a *jsonrpc.Response. The error is a *Failure if a message is refused or there was a panic. Any
+// other error means that the stream broke.
+func (s *eventStream) nextForSDK() (_ jsonrpc.Message, err error) {
+	defer Recover(s.log, func(f *Failure) { err = f })
 	for {
-		msg, data, read, err := s.nextMessage()
+		msg, data, size, err := s.nextMessage()
 		if err != nil {
 			return nil, err
 		}
-		if _, isAnswer := msg.(*jsonrpc.Response); !isAnswer && !s.listens {
-			if f := s.trip.countReceived(read); f != nil {
-				return nil, f
+		_, isAnswer := msg.(*jsonrpc.Response)
+		if !isAnswer && !s.isSubscription {
+			if failure := s.roundTrip.countReceived(size); failure != nil {
+				return nil, failure
 			}
-			s.throttle(read)
+			s.throttle(size)
 		}
-		if msg, f := s.processMessage(msg, data); f != nil {
-			return nil, f
-		} else if msg != nil {
-			return msg, nil
+		forSDK, failure := s.processMessage(msg, data)
+		switch {
+		case failure != nil:
+			return nil, failure
+		case forSDK != nil:
+			return forSDK, nil
 		}
 	}
 }
 
 // throttle counts a message of n bytes. If the bounds of the current throttleInterval are reached, it waits until the
-// interval is over or the request ends. TCP then slows down a server that sends a flood, which would keep a CPU core
-// busy.
+// interval is over or the request ends. TCP then slows down the server, whose flood would keep a CPU core busy.
 func (s *eventStream) throttle(n int) {
 	now := time.Now()
 	if now.Sub(s.intervalStart) >= throttleInterval {
@@ -201,13 +206,12 @@ func (s *eventStream) throttle(n int) {
 	s.messages++
 	s.bytes += n
 	if s.messages >= throttleMessages || s.bytes >= throttleBytes {
-		Pause(s.trip.ctx, throttleInterval-now.Sub(s.intervalStart))
+		Pause(s.roundTrip.ctx, throttleInterval-now.Sub(s.intervalStart))
 	}
 }
 
 // tooManyRequests reports whether requests, the number of a server's requests in a stream, is more than
-// maxServerRequests plus one for each second since opened, so that a server may send pings for as long as the stream
-// lasts.
+// maxServerRequests plus one for each second since opened. So a server may send pings in a long stream.
 func tooManyRequests(requests int, opened time.Time) bool {
 	return requests > maxServerRequests+int(time.Since(opened)/time.Second)
 }
@@ -226,15 +230,14 @@ func (s *eventStream) readToEnd() (whole bool) {
 // close closes the body and calls streamClosed. It must be called exactly once, and s must not be used after that.
 func (s *eventStream) close() {
 	_ = s.body.Close()
-	s.trip.streamClosed()
+	s.roundTrip.streamClosed()
 }
 
 // processMessage processes msg, whose text is data. It returns the message for the SDK, which may be the answer, or
 // nil if the SDK must not get it. A failure ends the request.
 func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.Message, *Failure) {
-	// Each message restarts the idle timeout. The call's deadline and countReceived keep messages from extending it
-	// forever.
-	s.trip.timer.noteActivity()
+	// Each message restarts the idle timeout. The call's deadline and countReceived limit how often.
+	s.roundTrip.noteActivity()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		if !m.ID.IsValid() { // an error without an id can only be about the request that the stream belongs to
@@ -252,77 +255,75 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 				return nil, BadReply("too many requests in one stream", nil)
 			}
 			m.Params = bytes.Clone(m.Params) // copied, because data is valid only until the next message
-			return s.trip.Session.Request(m, s.trip), nil
+			return s.roundTrip.Session.Request(m, s.roundTrip), nil
 		}
 		return s.processNotification(m, data), nil
 	}
 	return nil, nil
 }
 
-// processNotification passes m, a notification whose text is data, to the session's handlers. It returns m if the SDK
-// must get it too, otherwise nil.
-func (s *eventStream) processNotification(m *jsonrpc.Request, data []byte) jsonrpc.Message {
-	switch m.Method {
+// processNotification passes msg, a notification whose text is data, to the session's handlers. It returns msg if the
+// SDK must get it too. It returns nil for progress and log messages, and drops progress without the request's token.
+func (s *eventStream) processNotification(msg *jsonrpc.Request, data []byte) jsonrpc.Message {
+	session := s.roundTrip.Session
+	switch msg.Method {
 	case notificationProgress:
-		if s.trip.hasToken(data) {
-			s.trip.Session.Progress(s.trip, data)
+		if s.roundTrip.hasToken(data) {
+			session.Progress(s.roundTrip, data)
 		}
 		return nil
 	case notificationMessage:
-		s.trip.Session.Log(s.trip, data)
+		session.Log(s.roundTrip, data)
 		return nil
 	}
-	m.Params = bytes.Clone(m.Params)
-	s.trip.Session.Notification(m.Method, m.Params)
-	return m
+	msg.Params = bytes.Clone(msg.Params) // copied, because data is valid only until the next message
+	session.Notification(msg.Method, msg.Params)
+	return msg
 }
 
-// readStream reads resp, the stream that answers msg, and delivers its messages and the answer to the SDK.
-// trip.streamOpened must have been called. If the stream breaks, readStream resumes it, provided that an event had an
-// id and the protocol version is before StatelessVersion. Otherwise it fails trip with an unknown outcome.
-func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
+// readStream reads resp, the stream that answers msg, and delivers its messages and the answer to the SDK. If the stream
+// breaks, readStream resumes it, provided that an event had an id and the protocol version is before StatelessVersion.
+// Otherwise it fails roundTrip with an unknown outcome.
+func (c *httpConn) readStream(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	// Both are kept if a resumed stream ends without an event (WHATWG HTML, "Server-sent events").
 	var lastID string
 	var retry time.Duration
 	for {
-		s := newEventStream(trip, msg.ID, resp.Body, c.Logger)
-		s.listens = msg.Method == methodListen
+		s := newEventStream(roundTrip, msg.ID, resp.Body, c.Logger)
+		s.isSubscription = msg.Method == methodListen
 		answer, err := c.readAnswer(ctx, s)
 		if err == nil {
 			// In the background, so that the call does not wait for it. RoundTrip.Finish bounds the time.
-			ended := c.idle.beginEnd(resp)
+			ended := c.idle.noteAnswered(resp)
 			c.background.Go(func() { ended(s.readToEnd()) })
-			c.deliverAnswer(ctx, trip, msg, answer)
+			c.deliverAnswer(ctx, roundTrip, msg, answer)
 			return
 		}
 		s.close()
+		if refusal, isRefused := errors.AsType[*Failure](err); isRefused {
+			roundTrip.Cancel(refusal) // the server may continue the request
+			return
+		}
 		lastID = cmp.Or(s.lastID(), lastID)
 		retry = cmp.Or(s.retry(), retry)
-		failure, isRefused := errors.AsType[*Failure](err)
-		// The server may continue the request after a refused message, and if the stream cannot be resumed.
-		mayContinue := isRefused
-		if !isRefused && lastID != "" && c.session.Protocol() < StatelessVersion {
-			if resp, err = c.resume(ctx, lastID, retry); err == nil {
-				trip.streamOpened()
-				continue
-			}
-			mayContinue = ctx.Err() == nil
+		if lastID == "" || c.session.Protocol() >= StatelessVersion {
+			roundTrip.fail(connectionCut(err))
+			return
 		}
-		if failure == nil {
-			failure = &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
+		resp, err = c.resume(ctx, lastID, retry)
+		if err != nil && ctx.Err() == nil {
+			roundTrip.Cancel(connectionCut(err)) // the server may continue the request
+			return
 		}
-		if mayContinue {
-			trip.abort(failure)
-		} else {
-			trip.fail(failure)
+		if err != nil {
+			roundTrip.fail(connectionCut(err))
+			return
 		}
-		return
 	}
 }
 
 // readAnswer delivers the messages of s to the SDK until the answer, which it returns instead of delivering it. The
-// error is a *Failure if a message is refused. Any other error means that the stream broke, or that ctx or the
-// connection ended.
+// error is a *Failure if a message is refused. Any other error means that the stream, ctx or the connection ended.
 func (c *httpConn) readAnswer(ctx context.Context, s *eventStream) (*jsonrpc.Response, error) {
 	for {
 		msg, err := s.nextForSDK()
@@ -343,14 +344,14 @@ const maxResumes = 8
 
 // resume continues a broken stream after the event lastID with a GET (2025-11-25 basic/transports, "Resumability and
 // Redelivery"). It returns the reply, which is an event stream. It sends GETs until one succeeds, the server refuses
-// to resume, or maxResumes have failed. wait is the reconnection time that the server has set, or 0. ctx is the call's
+// to resume, or maxResumes have failed. retry is the reconnection time that the server has set, or 0. ctx is the call's
 // context, so resuming a stream does not extend the call.
-func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration) (*http.Response, error) {
+func (c *httpConn) resume(ctx context.Context, lastID string, retry time.Duration) (*http.Response, error) {
 	var busyFor time.Duration // the last reply's Retry-After
-	for try := 1; try <= maxResumes; try++ {
-		pause := max(wait, busyFor)
-		if try > 1 || wait == 0 { // the first GET waits exactly for the server's reconnection time, if set
-			pause = max(pause, Backoff(try))
+	for attempt := 1; attempt <= maxResumes; attempt++ {
+		pause := max(retry, busyFor)
+		if attempt > 1 || retry == 0 { // the first GET waits exactly for the server's reconnection time, if set
+			pause = max(pause, Backoff(attempt))
 		}
 		if !Pause(ctx, pause) {
 			return nil, ctx.Err()
@@ -378,7 +379,7 @@ func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration
 		if resp.StatusCode == http.StatusNotFound && c.SessionID() != "" {
 			c.session.Lost.Store(true)
 		}
-		return nil, badStatus(resp.StatusCode)
+		return nil, statusFailure(resp.StatusCode)
 	}
 	return nil, fmt.Errorf("%d attempts to resume", maxResumes)
 }

@@ -49,7 +49,6 @@ func TestEventStreamDeliversWhatConcernsTheSDK(t *testing.T) {
 			"data with the end": iotest.DataErrReader(strings.NewReader(in)),
 		} {
 			x := startRoundTrip(t)
-			x.streamOpened()
 			c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{Logger: slog.New(slog.DiscardHandler)}})
 			if _, err := c.Connect(x.ctx); err != nil {
 				t.Fatal(err)

@@ -78,8 +78,7 @@ func (f *Failure) RetryAfter() time.Duration {
 }
 
 // StateReason returns the text that describes f in the server's state, which all users may see. It is Public, except
-// for a JSON-RPC error: its message may be shown only to the user whose request failed, so StateReason returns its
-// code.
+// for a JSON-RPC error: only the user whose request failed may see its message, so StateReason returns its code.
 func (f *Failure) StateReason() string {
 	if e, ok := errors.AsType[*jsonrpc.Error](f.Err); ok {
 		return fmt.Sprintf("it answered with the error %d", e.Code)
@@ -124,19 +123,33 @@ func BadReply(what string, err error) *Failure {
 	return &Failure{Kind: Protocol, Public: "its answer is not MCP: " + what, Err: err}
 }
 
-// noReply returns the failure of a request that ended with err and without a reply. If err wraps a *Failure, noReply
-// returns that one. sent says that the request got a connection, so that the server may have received it.
-func noReply(err error, sent bool) *Failure {
-	if f, ok := errors.AsType[*Failure](err); ok {
-		return f
+// unavailable returns the failure of a request that the server did not get or refused, because of err. reason is the
+// text for users. err may be nil.
+func unavailable(reason string, err error) *Failure {
+	return &Failure{Kind: Unavailable, Public: reason, NotRun: true, Err: err}
+}
+
+// connectionCut returns the failure of a request whose connection was cut, because of err, before its answer.
+func connectionCut(err error) *Failure {
+	return &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
+}
+
+// unsentFailure returns the *Failure that err wraps, or the failure of a request that could not be sent because of err.
+func unsentFailure(err error) *Failure { return failureOr(err, unavailable(connectReason(err), err)) }
+
+// unansweredFailure returns the failure of a request that the server may have received, but whose reply could not be
+// read because of err. If err wraps a *Failure, it returns that one.
+func unansweredFailure(err error) *Failure { return failureOr(err, connectionCut(err)) }
+
+// failureOr returns the *Failure that err wraps, the failure that a refused client certificate means, or else other.
+func failureOr(err error, other *Failure) *Failure {
+	if failure, ok := errors.AsType[*Failure](err); ok {
+		return failure
 	}
 	if refusesCertificate(err) {
-		return &Failure{Kind: Unavailable, Public: "it refused our TLS client certificate", NotRun: true, Err: err}
+		return unavailable("it refused our TLS client certificate", err)
 	}
-	if !sent {
-		return &Failure{Kind: Unavailable, Public: connectReason(err), NotRun: true, Err: err}
-	}
-	return &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
+	return other
 }
 
 // refusesCertificate reports whether err is the server's TLS alert about a missing or refused client certificate. In
@@ -169,10 +182,10 @@ func connectReason(err error) string {
 	return "it cannot be reached"
 }
 
-// badStatus returns the failure of a request that was answered with an HTTP status other than 2xx. Statuses of 500 and
+// statusFailure returns the failure of a request that was answered with an HTTP status other than 2xx. Statuses of 500 and
 // above mean that the request may have run, except for 503, with which a server refuses a request. Do not add the body
 // of the reply to the failure, because it may repeat what the request sent.
-func badStatus(status int) *Failure {
+func statusFailure(status int) *Failure {
 	failure := &Failure{Kind: Protocol, Public: fmt.Sprintf("it answered HTTP %d", status), NotRun: true, Status: status}
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
@@ -192,17 +205,17 @@ func badStatus(status int) *Failure {
 	return failure
 }
 
-// refusal returns the failure of a request that was answered with resp, whose status is not 2xx. It extends badStatus
+// replyFailure returns the failure of a request that was answered with resp, whose status is not 2xx. It extends statusFailure
 // with what the headers say: Retry-After, and that a redirect only adds or removes a slash at the end of the URL.
-func refusal(resp *http.Response) *Failure {
-	failure := badStatus(resp.StatusCode)
-	if to, err := resp.Location(); err == nil && resp.Request != nil && resp.StatusCode < 400 {
-		// Public must not contain the address itself: its path may hold a key.
+func replyFailure(resp *http.Response) *Failure {
+	failure := statusFailure(resp.StatusCode)
+	if target, err := resp.Location(); err == nil && resp.Request != nil && resp.StatusCode < 400 {
+		// Users see Public, so it must not contain the target itself: the path of the URL may hold a key.
 		path := resp.Request.URL.Path
 		switch {
-		case to.Path == path+"/":
+		case target.Path == path+"/":
 			failure.Public += ": its URL must end in /"
-		case to.Path+"/" == path:
+		case target.Path+"/" == path:
 			failure.Public += ": its URL must not end in /"
 		}
 	}

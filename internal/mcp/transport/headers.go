@@ -10,8 +10,7 @@ import (
 )
 
 // HeaderTransport is an http.RoundTripper for one server. It adds the configured headers, the server's and the
-// RoundTrip's query parameters, and the bearer token. Unlike other http.RoundTrippers, it changes the request that it
-// is given.
+// RoundTrip's query parameters, and the bearer token. Unlike other http.RoundTrippers, it changes its request.
 type HeaderTransport struct {
 	Next    http.RoundTripper
 	Base    *url.URL // scheme and host of the server
@@ -30,51 +29,51 @@ func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		closeBody(r)
 		return nil, fmt.Errorf("request to %s, which is not the configured server", r.URL.Host)
 	}
-	trip := RoundTripOf(r.Context())
+	roundTrip := RoundTripOf(r.Context())
 	tokens := t.Tokens
-	if own := trip.sender(); own != nil {
+	if own := roundTrip.sender(); own != nil {
 		tokens = own
 	}
-	t.addHeaders(r, trip)
+	t.addHeaders(r, roundTrip)
 	if tokens == nil {
 		return t.Next.RoundTrip(r)
 	}
-	trip.fetchingToken.Store(true) // tokenWatcher sets it to false
-	return tokens.Send(tokenWatcher{t.Next, trip}, r)
+	roundTrip.FetchingToken.Store(true) // tokenWatcher sets it to false
+	return tokens.Send(tokenWatcher{t.Next, roundTrip}, r)
 }
 
-// tokenWatcher is the http.RoundTripper that is passed to a Sender, to maintain RoundTrip.fetchingToken. A Sender
+// tokenWatcher is the http.RoundTripper that is passed to a Sender, to maintain RoundTrip.FetchingToken. A Sender
 // fetches a token before it calls tokenWatcher, and again after the server has refused the token.
 type tokenWatcher struct {
-	next http.RoundTripper
-	trip *RoundTrip
+	next      http.RoundTripper
+	roundTrip *RoundTrip
 }
 
 // RoundTrip implements http.RoundTripper.
 func (w tokenWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
-	w.trip.fetchingToken.Store(false)
+	w.roundTrip.FetchingToken.Store(false)
 	resp, err := w.next.RoundTrip(r)
 	if err == nil && refusesToken(r, resp) {
-		w.trip.fetchingToken.Store(true)
+		w.roundTrip.FetchingToken.Store(true)
 	}
 	return resp, err
 }
 
-// addHeaders adds the configured headers and the query parameters to r. If names are equal, a query parameter of trip
-// replaces one of the server, which replaces one in the URL. trip may be nil.
-func (t *HeaderTransport) addHeaders(r *http.Request, trip *RoundTrip) {
+// addHeaders adds the configured headers and the query parameters to r. If names are equal, a query parameter of
+// roundTrip replaces one of the server, which replaces one in the URL. roundTrip may be nil.
+func (t *HeaderTransport) addHeaders(r *http.Request, roundTrip *RoundTrip) {
 	for name, value := range t.Headers {
 		r.Header.Set(name, value.Reveal())
 	}
-	if len(t.Query) == 0 && (trip == nil || len(trip.Query) == 0) {
+	if len(t.Query) == 0 && (roundTrip == nil || len(roundTrip.Query) == 0) {
 		return
 	}
 	query := r.URL.Query()
 	for name, value := range t.Query {
 		query.Set(name, value)
 	}
-	if trip != nil {
-		for name, value := range trip.Query {
+	if roundTrip != nil {
+		for name, value := range roundTrip.Query {
 			query.Set(name, value)
 		}
 	}
@@ -88,33 +87,33 @@ type Bearer struct{ Source token.Source }
 // per RoundTrip, so a server that always refuses does not cause a loop. If the Source has no token, the error is a
 // *Failure that wraps ErrCredentials.
 func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-	trip := RoundTripOf(r.Context())
+	roundTrip := RoundTripOf(r.Context())
 	bearer, err := b.Source.Token(r.Context())
 	if err != nil {
 		closeBody(r)
-		return nil, &Failure{Kind: Unavailable, Public: "there is no token for it", NotRun: true, Err: CredentialsError(err)}
+		return nil, unavailable("there is no token for it", CredentialsError(err))
 	}
 	r.Header.Set("Authorization", "Bearer "+bearer.Reveal()) // replaces a configured header
 	resp, err := next.RoundTrip(r)
-	if err != nil || !refusesToken(r, resp) || !trip.tokenRenewed.CompareAndSwap(false, true) {
+	if err != nil || !refusesToken(r, resp) || !roundTrip.TokenRenewed.CompareAndSwap(false, true) {
 		return resp, err
 	}
 	drainBody(resp)
-	trip.sent.Store(false) // the server refused the request, so it has not run
-	if bearer, err = b.Source.Renew(r.Context(), bearer); err != nil {
-		f := badStatus(resp.StatusCode)
-		f.Err = CredentialsError(err)
-		return nil, f
+	roundTrip.sent.Store(false) // the server refused the request, so it has not run
+	renewed, err := b.Source.Renew(r.Context(), bearer)
+	if err != nil {
+		failure := statusFailure(resp.StatusCode)
+		failure.Err = CredentialsError(err)
+		return nil, failure
 	}
-	// The body of r was already read; GetBody returns a new reader of the same bytes.
-	again := r.Clone(r.Context())
-	if r.GetBody != nil {
-		if again.Body, err = r.GetBody(); err != nil {
+	repetition := r.Clone(r.Context())
+	if r.GetBody != nil { // the body of r was already read; GetBody returns a new reader of the same bytes
+		if repetition.Body, err = r.GetBody(); err != nil {
 			return nil, fmt.Errorf("send the request again: %w", err)
 		}
 	}
-	again.Header.Set("Authorization", "Bearer "+bearer.Reveal())
-	return next.RoundTrip(again)
+	repetition.Header.Set("Authorization", "Bearer "+renewed.Reveal())
+	return next.RoundTrip(repetition)
 }
 
 // refusesToken reports whether resp, the reply to r, refuses the token. Its status is 401, or 403 for a WebSocket

@@ -44,8 +44,7 @@ type HTTPConfig struct {
 // httpEndpoint is a server over HTTP. All of its sessions share it.
 type httpEndpoint struct {
 	HTTPConfig
-	// background counts the goroutines that outlive their request: they read a stream to its end, or repeat a
-	// cancellation.
+	// background counts the goroutines that outlive a request, which read a stream to its end or repeat a cancellation.
 	background sync.WaitGroup
 	idle       idleConns
 }
@@ -58,19 +57,20 @@ const maxConnWait = 100 * time.Millisecond
 // estimates, since http.Transport does not report its connections. A wrong count costs a new connection or a wait of
 // maxConnWait. The zero value is ready to use.
 type idleConns struct {
-	mu      sync.Mutex    // protects the fields below
-	idle    int           // connections that are not in use
-	ending  int           // streams that are being read to their end after their answer
-	waiting int           // requests that wait for a stream to end
-	changed chan struct{} // closed when a stream has ended; nil if no request waits
+	mu          sync.Mutex    // protects the fields below
+	idle        int           // connections that are not in use
+	ending      int           // streams that are being read to their end after their answer
+	waiting     int           // requests that wait for a stream to end
+	streamEnded chan struct{} // closed when a stream has ended; nil if no request waits
 	// skipWait is true if requests do not wait, because the server keeps streams open for longer than maxConnWait
 	// after the answer, or because all requests share one connection (HTTP/2).
 	skipWait bool
 }
 
-// takeConn counts a connection as used, before a request is sent. If no connection is idle but more streams are ending
-// than requests are waiting, takeConn first waits for a stream to end. The end of ctx ends the wait.
-func (p *idleConns) takeConn(ctx context.Context) {
+// waitAndTake counts a connection as used, before a request is sent. If no connection is idle but more streams are
+// ending than requests are waiting, waitAndTake first waits for a stream to end. The end of ctx ends the wait. If the
+// request gets no reply, its connection is closed, and is not to be counted as idle again.
+func (p *idleConns) waitAndTake(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.idle == 0 && p.waiting < p.ending && !p.skipWait {
@@ -84,34 +84,34 @@ func (p *idleConns) takeConn(ctx context.Context) {
 }
 
 // waitLocked waits until a connection is idle, no stream is ending, maxConnWait has passed, or ctx ends. After
-// maxConnWait it sets p.skipWait, so that later requests do not wait. p.mu must be held; waitLocked releases it while
-// it waits.
+// maxConnWait it sets p.skipWait, so later requests do not wait. p.mu must be held; it is released in the wait.
 func (p *idleConns) waitLocked(ctx context.Context) {
 	timeout := time.NewTimer(maxConnWait)
 	defer timeout.Stop()
 	for p.idle == 0 && p.ending > 0 {
-		if p.changed == nil {
-			p.changed = make(chan struct{})
+		if p.streamEnded == nil {
+			p.streamEnded = make(chan struct{})
 		}
-		changed := p.changed
+		streamEnded := p.streamEnded
 		p.mu.Unlock()
-		streamEnded := false
+		mustStop := true
 		select {
-		case <-changed:
-			streamEnded = true
+		case <-streamEnded:
+			mustStop = false
 		case <-timeout.C:
 		case <-ctx.Done():
 		}
 		p.mu.Lock()
-		if !streamEnded {
-			p.skipWait = p.skipWait || ctx.Err() == nil
+		if mustStop {
+			isTimeout := ctx.Err() == nil
+			p.skipWait = p.skipWait || isTimeout
 			return
 		}
 	}
 }
 
-// putConn counts resp's connection as idle. The body of resp must have been read to its end.
-func (p *idleConns) putConn(resp *http.Response) {
+// put counts resp's connection as idle. The body of resp must have been read to its end.
+func (p *idleConns) put(resp *http.Response) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.putLocked(resp)
@@ -126,25 +126,25 @@ func (p *idleConns) putLocked(resp *http.Response) {
 	p.idle++
 }
 
-// beginEnd records that the stream resp has delivered its answer and is now read to its end. When that is over, ended
-// must be called; wholeBody says that the body was read to its end, so that the connection can be used again. ended
-// also decides, from the time that this took, whether later requests wait.
-func (p *idleConns) beginEnd(resp *http.Response) (ended func(wholeBody bool)) {
+// noteAnswered records that the stream resp has delivered its answer and is now read to its end. When that is over,
+// ended must be called; wholeBody says that the body was read to its end, so that the connection can be used again.
+// ended also decides, from the time that reading to the end took, whether later requests wait.
+func (p *idleConns) noteAnswered(resp *http.Response) (ended func(wholeBody bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ending++
-	began := time.Now()
+	answered := time.Now()
 	return func(wholeBody bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.ending--
-		p.skipWait = time.Since(began) > maxConnWait
+		p.skipWait = time.Since(answered) > maxConnWait
 		if wholeBody {
 			p.putLocked(resp)
 		}
-		if p.changed != nil {
-			close(p.changed)
-			p.changed = nil
+		if p.streamEnded != nil {
+			close(p.streamEnded)
+			p.streamEnded = nil
 		}
 	}
 }
@@ -254,7 +254,7 @@ func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {
 	// Allocate no large buffer before the bytes arrive: Content-Length is only the server's claim.
 	body.Grow(int(min(max(resp.ContentLength, 0), maxRefusal)) + bytes.MinRead)
 	if _, err := body.ReadFrom(io.LimitReader(resp.Body, int64(limit)+1)); err != nil {
-		return nil, noReply(err, true)
+		return nil, unansweredFailure(err)
 	}
 	if body.Len() > limit {
 		return nil, AnswerTooLarge(limit)
@@ -269,8 +269,8 @@ func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	var batch []json.RawMessage
 	if bytes.HasPrefix(data, []byte("[")) && json.Unmarshal(data, &batch) == nil {
 		for _, element := range batch {
-			msg, err := decodeMessage(element)
-			if answer := answerTo(id, msg); err == nil && answer != nil {
+			msg, _ := decodeMessage(element) // after an error, msg is nil
+			if answer := answerTo(id, msg); answer != nil {
 				return answer, nil
 			}
 		}
@@ -290,18 +290,13 @@ func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 // which can only be about the request that the reply belongs to.
 func decodeReply(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	answer, failure := decodeAnswer(id, data)
-	if failure == nil {
-		return answer, nil
+	if failure != nil {
+		msg, _ := decodeMessage(data) // after an error, msg is nil
+		if withoutID := answerTo(jsonrpc.ID{}, msg); withoutID != nil {
+			return &jsonrpc.Response{ID: id, Error: withoutID.Error}, nil
+		}
 	}
-	msg, err := decodeMessage(data)
-	if err != nil {
-		return nil, failure
-	}
-	withoutID := answerTo(jsonrpc.ID{}, msg)
-	if withoutID == nil {
-		return nil, failure
-	}
-	return &jsonrpc.Response{ID: id, Error: withoutID.Error}, nil
+	return answer, failure
 }
 
 // answerTo returns msg if it is a response with this id, otherwise nil.

@@ -138,8 +138,8 @@ func TestStandaloneStreamIsReopenedAfterARefusal(t *testing.T) {
 	}
 }
 
-// Servers without the stream answer the first GET not only with 405, which the specification demands. They are not asked
-// again. One that fails, or is busy, is.
+// Servers without the stream answer the first GET not only with 405, which the specification demands. They are not
+// asked again. One that fails, or is busy, is.
 func TestStandaloneStreamIsOpenedUntilTheServerDoesNotHaveIt(t *testing.T) {
 	for status, again := range map[int]bool{
 		http.StatusBadRequest: false, http.StatusNotFound: false, http.StatusMethodNotAllowed: false, http.StatusNotAcceptable: false, http.StatusNotImplemented: false,
@@ -227,7 +227,7 @@ func readPing(t *testing.T, gets int, reply func(n int, r *http.Request) *http.R
 	})
 }
 
-// newConnectedHTTP returns a connection whose requests are answered by reply, and the round trip in which it was
+// newConnectedHTTP returns a connection whose requests are answered by reply, and the RoundTrip in which it was
 // connected, which ends with the test.
 func newConnectedHTTP(t *testing.T, reply roundTripFunc) (*httpConn, *RoundTrip) {
 	t.Helper()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,8 +11,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-
-	"answerd/internal/sse"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -55,11 +52,11 @@ type legacySSE struct {
 	endpoint string                  // the URL for messages to the server
 	work     *sync.WaitGroup         // counts readLoop and the POSTs; Endpoint.Close waits for it
 	posts    chan struct{}           // has one element per POST in flight
-	reads    chan legacyRead         // results for Read
+	results  chan readResult         // passes results from deliver to Read
 }
 
-// legacyRead is what Read returns once.
-type legacyRead struct {
+// readResult is what Read returns once.
+type readResult struct {
 	data []byte
 	err  error
 }
@@ -67,18 +64,16 @@ type legacyRead struct {
 // openLegacySSE opens a session and starts its readLoop, which work counts. ctx must carry a RoundTrip. It limits the
 // time until the endpoint event; after that, the end of ctx does not end the connection.
 func openLegacySSE(ctx context.Context, cfg LegacySSEConfig, work *sync.WaitGroup) (*legacySSE, error) {
-	session := RoundTripOf(ctx).Session
-	// The GET gets its own RoundTrip, so that it can renew a token once.
-	connCtx := context.WithValue(context.WithoutCancel(ctx), roundTripKey{}, &RoundTrip{Session: session})
+	connCtx := withRoundTrip(context.WithoutCancel(ctx), RoundTripOf(ctx).Session)
 	connCtx, end := context.WithCancelCause(connCtx)
 	detach := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	c := &legacySSE{
 		cfg: cfg, ctx: connCtx, end: end, work: work,
-		posts: make(chan struct{}, maxPosts), reads: make(chan legacyRead),
+		posts: make(chan struct{}, maxPosts), results: make(chan readResult),
 	}
 	err := c.openStream()
-	if !detach() && err == nil { // ctx ended right after the endpoint event
-		err = noReply(context.Cause(ctx), false)
+	if hasEnded := !detach(); hasEnded && err == nil { // ctx ended right after the endpoint event
+		err = unsentFailure(context.Cause(ctx))
 	}
 	if err != nil {
 		end(err)
@@ -101,12 +96,12 @@ func (c *legacySSE) openStream() error {
 	r.Header["Accept"] = streamOnly
 	resp, err := c.cfg.RoundTripper.RoundTrip(r)
 	if err != nil {
-		return noReply(err, false)
+		return unsentFailure(err)
 	}
 	switch {
 	case resp.StatusCode != http.StatusOK:
 		drainBody(resp)
-		return refusal(resp)
+		return replyFailure(resp)
 	case mediaType(resp) != "text/event-stream":
 		drainBody(resp)
 		return BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil)
@@ -154,44 +149,37 @@ func originOf(u *url.URL) string {
 func (c *legacySSE) readLoop() {
 	defer func() { _ = c.body.Close() }()
 	defer Recover(c.cfg.Logger, func(f *Failure) { c.end(f) })
-	unhook := context.AfterFunc(c.ctx, func() { _ = c.body.Close() })
-	defer unhook()
+	defer context.AfterFunc(c.ctx, func() { _ = c.body.Close() })()
 	for {
 		data, err := c.nextData()
 		if err != nil {
 			c.end(err)
 			return
 		}
-		if !c.deliver(legacyRead{data: data}) {
+		if !c.deliver(readResult{data: data}) {
 			return
 		}
 	}
 }
 
-// nextData returns the text of the next message in the stream. It ignores other events, and an event that may be
-// incomplete because the stream ended in it.
+// nextData returns the text of the next message in the stream. It ignores a message in which the stream ended.
 func (c *legacySSE) nextData() ([]byte, error) {
 	for {
-		e, err := c.stream.events.Next()
-		if errors.Is(err, sse.ErrTooLarge) {
-			return nil, AnswerTooLarge(MaxMessage)
-		}
+		data, err := c.stream.nextData()
 		if err != nil {
-			return nil, noReply(err, true)
+			return nil, unansweredFailure(err)
 		}
-		isMessage := e.Event == "" || e.Event == "message"
-		if !isMessage || len(e.Data) == 0 || c.stream.events.Cut() {
-			continue
+		if isIncomplete := c.stream.events.Cut(); !isIncomplete {
+			c.stream.limit.restart()
+			return bytes.Clone(data), nil
 		}
-		c.stream.body.restart()
-		return bytes.Clone(e.Data), nil
 	}
 }
 
 // deliver waits until Read takes result and returns true. It returns false if the connection ends first.
-func (c *legacySSE) deliver(result legacyRead) bool {
+func (c *legacySSE) deliver(result readResult) bool {
 	select {
-	case c.reads <- result:
+	case c.results <- result:
 		return true
 	case <-c.ctx.Done():
 		return false
@@ -205,7 +193,7 @@ func (c *legacySSE) SetReadLimit(int) {}
 // Read implements MessageConn. After the connection has ended, it returns the cause.
 func (c *legacySSE) Read() ([]byte, error) {
 	select {
-	case result := <-c.reads:
+	case result := <-c.results:
 		return result.data, result.err
 	case <-c.ctx.Done():
 		return nil, context.Cause(c.ctx)
@@ -228,56 +216,59 @@ func (c *legacySSE) Write(data []byte) error {
 		ID     json.RawMessage `json:"id"`
 		Method string          `json:"method"`
 	}
-	_ = json.Unmarshal(data, &head) // cannot fail: the SDK has written it
+	_ = json.Unmarshal(data, &head) // cannot fail: the SDK has written data
 	data = bytes.Clone(data)
-	done := make(chan struct{})
+	posted := make(chan struct{})
 	c.work.Go(func() {
-		defer close(done)
+		defer close(posted)
 		defer func() { <-c.posts }()
 		defer Recover(c.cfg.Logger, func(f *Failure) { c.end(f) })
-		if head.Method != "" {
+		if isAnswer := head.Method == ""; isAnswer {
+			c.postAnswer(data)
+		} else {
 			c.reportFailure(head.ID, c.post(c.ctx, data))
-			return
 		}
-		// data is an answer. Its id is that of the server's request, and must not fail a request of ours with the same
-		// id.
-		post := func(ctx context.Context) *Failure { return c.post(ctx, data) }
-		c.reportFailure(nil, repeatAnswer(c.ctx, c.ctx, post))
 	})
 	isNotification := head.Method != "" && head.ID == nil
 	if isNotification {
-		timeout, stop := context.WithTimeout(c.ctx, NotifyTimeout)
+		waitCtx, stop := context.WithTimeout(c.ctx, NotifyTimeout)
 		defer stop()
 		select {
-		case <-done:
-		case <-timeout.Done():
+		case <-posted:
+		case <-waitCtx.Done():
 		}
 	}
 	return nil
 }
 
+// postAnswer posts data, an answer to a server's request, with repeatAnswer. A failure does not fail a request of ours,
+// which may have the same id as the server's request.
+func (c *legacySSE) postAnswer(data []byte) {
+	post := func(ctx context.Context) *Failure { return c.post(ctx, data) }
+	c.reportFailure(nil, repeatAnswer(c.ctx, c.ctx, post))
+}
+
 // post sends data as one message and waits for the reply, whose body it ignores. It returns nil for a 2xx status.
 func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
-	trip := &RoundTrip{Session: RoundTripOf(c.ctx).Session}
-	ctx = context.WithValue(ctx, roundTripKey{}, trip)
-
-	r, err := http.NewRequestWithContext(trip.traceConn(ctx), http.MethodPost, c.endpoint, bytes.NewReader(data))
+	ctx = withRoundTrip(ctx, RoundTripOf(c.ctx).Session)
+	roundTrip := RoundTripOf(ctx)
+	r, err := http.NewRequestWithContext(roundTrip.traceConn(ctx), http.MethodPost, c.endpoint, bytes.NewReader(data))
 	if err != nil {
-		return noReply(err, false)
+		return unsentFailure(err)
 	}
 	r.Header["Content-Type"] = jsonOnly
 	resp, err := c.cfg.RoundTripper.RoundTrip(r)
 	if err != nil {
-		return noReply(err, trip.sent.Load())
+		return roundTrip.failureWithoutReply(err)
 	}
 	body := drainBody(resp)
 	switch {
-	case resp.StatusCode >= 200 && resp.StatusCode < 300:
+	case isSuccess(resp):
 		return nil
 	case saysSessionLost(resp.StatusCode, body) || resp.StatusCode == http.StatusGone:
-		return LostSession(refusal(resp))
+		return LostSession(replyFailure(resp))
 	}
-	return refusal(resp)
+	return replyFailure(resp)
 }
 
 // reportFailure reports a POST's failure to Read; nil means success. If rawID, the id of the request that was sent, is
@@ -287,7 +278,7 @@ func (c *legacySSE) reportFailure(rawID json.RawMessage, failure *Failure) {
 		return
 	}
 	if id, err := decodeID(rawID); err == nil && rawID != nil {
-		c.deliver(legacyRead{err: &requestError{id: id, failure: failure}})
+		c.deliver(readResult{err: &requestError{id: id, failure: failure}})
 	}
 	if failure.Lost {
 		c.end(failure)
@@ -311,18 +302,14 @@ func (e *requestError) Error() string { return e.failure.Error() }
 // Unwrap returns the failure.
 func (e *requestError) Unwrap() error { return e.failure }
 
-// failRequest fails the pending request that err is about, if err is a *requestError. It does nothing if that request
-// is no longer pending. It returns false if err is not a *requestError.
-func (c *streamConn) failRequest(err error) bool {
-	e, ok := errors.AsType[*requestError](err)
-	if !ok {
-		return false
+// failRequest fails the pending request that err is about. It does nothing if that request is no longer pending.
+func (c *streamConn) failRequest(err *requestError) {
+	pending := c.removePending(err.id)
+	if pending == nil || pending.roundTrip == nil {
+		return
 	}
-	if pending := c.removePending(e.id); pending != nil && pending.trip != nil {
-		if e.failure.NotRun {
-			pending.trip.sent.Store(false)
-		}
-		pending.trip.fail(e.failure)
+	if err.failure.NotRun {
+		pending.roundTrip.sent.Store(false)
 	}
-	return true
+	pending.roundTrip.fail(err.failure)
 }

@@ -23,10 +23,18 @@ var byteOrderMark = []byte("\ufeff")
 // messageParts holds the members of a JSON-RPC message as received; an absent one is nil.
 type messageParts struct{ version, id, method, params, result, rpcError json.RawMessage }
 
-// decodeMessage decodes a JSON-RPC message. The result shares memory with data. If data is a malformed response that
-// has an id and a version, decodeMessage returns both an error and a response with that id, so that the request can be
-// failed. With any other error the message is nil. decodeMessage replaces jsonrpc.DecodeMessage, which copies large
-// results several times, and refuses deeply nested results that limitDepth makes acceptable.
+// malformedResponse is the error of a response that does not decode, but has an id and a version. The request with
+// this id can then fail.
+type malformedResponse struct {
+	error // why the response does not decode
+	id    jsonrpc.ID
+}
+
+func (e *malformedResponse) Unwrap() error { return e.error }
+
+// decodeMessage decodes a JSON-RPC message. The result shares memory with data. For a response, the error may be a
+// *malformedResponse. decodeMessage replaces jsonrpc.DecodeMessage, which copies large results several times, and
+// refuses deeply nested results that limitDepth makes acceptable.
 func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	defer compute.Begin(len(data))()
 	var parts messageParts
@@ -49,49 +57,60 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, headErr := decodeID(parts.id)
-	if headErr == nil && string(parts.version) != `"2.0"` {
-		headErr = errors.New("it is not JSON-RPC 2.0")
-	}
 	if parts.method == nil || isNull(parts.method) {
-		return decodeResponse(parts, id, headErr)
+		return parts.decodeResponse()
 	}
-	if headErr != nil {
-		return nil, headErr
+	return parts.decodeRequest()
+}
+
+// decodeID decodes the message's id and checks its version. After an error in the version, the id is still valid.
+func (p *messageParts) decodeID() (jsonrpc.ID, error) {
+	id, err := decodeID(p.id)
+	if err == nil && string(p.version) != `"2.0"` {
+		err = errors.New("it is not JSON-RPC 2.0")
 	}
-	method, isText := wire.Text(parts.method)
+	return id, err
+}
+
+// decodeRequest decodes a message that has a method: a request, or a notification, which has no id.
+func (p *messageParts) decodeRequest() (jsonrpc.Message, error) {
+	id, err := p.decodeID()
+	if err != nil {
+		return nil, err
+	}
+	method, isText := wire.Text(p.method)
 	if !isText {
 		return nil, errors.New("its method is not a string")
 	}
-	if parts.params == nil || isNull(parts.params) {
-		parts.params = json.RawMessage("{}") // the SDK's handlers panic without params
+	params := p.params
+	if params == nil || isNull(params) {
+		params = json.RawMessage("{}") // the SDK's handlers panic without params
 	}
-	return &jsonrpc.Request{ID: id, Method: method, Params: parts.params}, nil
+	return &jsonrpc.Request{ID: id, Method: method, Params: params}, nil
 }
 
-// decodeResponse decodes a message without a method, which should be a response. headErr is the error of its id or its
-// version, or nil. An error response may lack an id, because the server could not read the request's id (JSON-RPC
-// section 5).
-//
-// If the response has an id and a version, decodeResponse returns the response even together with an error, which is
-// headErr or that of the response's error object, so that the request with this id can fail. With any other error, the
-// message is nil.
-func decodeResponse(parts messageParts, id jsonrpc.ID, headErr error) (jsonrpc.Message, error) {
+// decodeResponse decodes a message without a method, which should be a response. An error response may lack an id,
+// because the server could not read the request's id (JSON-RPC section 5). If the message has a version, and an id or
+// an error object, the error is a *malformedResponse.
+func (p *messageParts) decodeResponse() (jsonrpc.Message, error) {
+	id, err := p.decodeID()
 	id = ownID(id)
-	isErrorWithoutID := headErr == nil && bytes.HasPrefix(parts.rpcError, []byte("{")) && parts.result == nil
+	isErrorWithoutID := err == nil && bytes.HasPrefix(p.rpcError, []byte("{")) && p.result == nil
 	isResponse := id.IsValid() || isErrorWithoutID
-	if !isResponse || parts.version == nil {
-		return nil, errors.Join(errors.New("it is neither a request nor a response"), headErr)
+	if !isResponse || p.version == nil {
+		return nil, errors.Join(errors.New("it is neither a request nor a response"), err)
 	}
-	if parts.rpcError == nil || isNull(parts.rpcError) {
-		return &jsonrpc.Response{ID: id, Result: limitDepth(parts.result)}, headErr
+	if err != nil {
+		return nil, &malformedResponse{err, id}
 	}
-	answer := &serverError{}
-	if headErr != nil {
-		return &jsonrpc.Response{ID: id, Error: answer}, headErr
+	if p.rpcError == nil || isNull(p.rpcError) {
+		return &jsonrpc.Response{ID: id, Result: limitDepth(p.result)}, nil
 	}
-	err := json.Unmarshal(parts.rpcError, &answer.rpc)
-	return &jsonrpc.Response{ID: id, Error: answer}, err
+	answeredError := &serverError{}
+	if err := json.Unmarshal(p.rpcError, &answeredError.rpc); err != nil {
+		return nil, &malformedResponse{err, id}
+	}
+	return &jsonrpc.Response{ID: id, Error: answeredError}, nil
 }
 
 // isNull reports whether value is null. Some servers write null for each member that they do not use.
@@ -143,8 +162,8 @@ func streamedMethod(data []byte) string {
 	}
 }
 
-// largeID is the prefix of the string ids that decodeID gives the SDK in place of integers that float64 cannot represent
-// exactly. encodeMessage converts them back. The SDK itself makes integer ids from float64 values only.
+// largeID is the prefix of the string ids that decodeID gives the SDK in place of integers that float64 cannot
+// represent exactly. encodeMessage converts them back. The SDK itself makes integer ids from float64 values only.
 const largeID = "answerd/integer:"
 
 // encodeMessage encodes one of our messages. An answer gets the id that the server's request had.
@@ -163,10 +182,10 @@ func encodeMessage(msg jsonrpc.Message) ([]byte, error) {
 
 // decodeID decodes a request id. If value is empty or null, it returns an invalid id and no error.
 func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
-	if text, ok := wire.Text(value); ok {
-		if value == nil || value[0] == 'n' {
-			return jsonrpc.ID{}, nil
-		}
+	if len(value) == 0 || isNull(value) {
+		return jsonrpc.ID{}, nil
+	}
+	if text, isText := wire.Text(value); isText {
 		if strings.HasPrefix(text, largeID) { // encodeMessage would take it for an integer
 			return jsonrpc.ID{}, fmt.Errorf("its id begins with %s", largeID)
 		}
@@ -201,9 +220,8 @@ func ownID(id jsonrpc.ID) jsonrpc.ID {
 	return number
 }
 
-// serverError is a JSON-RPC error that the server answered with. It hides the error's code from errors.Is: the SDK
-// compares errors by code, and would take a server's -32003 for the end of the session. errors.As still finds the
-// *jsonrpc.Error.
+// serverError is a server's JSON-RPC error. It hides the error's code from errors.Is: the SDK compares errors by code,
+// and would take a server's -32003 for the end of the session. errors.As still finds the *jsonrpc.Error.
 type serverError struct{ rpc jsonrpc.Error }
 
 func (e *serverError) Error() string { return e.rpc.Message }
@@ -232,8 +250,9 @@ func limitDepth(result json.RawMessage) json.RawMessage {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(result), wire.Options...)
 	enc := jsontext.NewEncoder(&out, wire.Options...)
 	for {
-		kind := dec.PeekKind()
-		if deep := kind == '{' || kind == '['; deep && dec.StackDepth() == maxNesting {
+		next := dec.PeekKind()
+		isContainer := next == '{' || next == '['
+		if isContainer && dec.StackDepth() == maxNesting {
 			_ = dec.SkipValue()
 			_ = enc.WriteToken(jsontext.String("[nested too deep]"))
 			continue
@@ -257,8 +276,8 @@ func standardName(m *jsonrpc.Request) *jsonrpc.Request {
 	return &out
 }
 
-// oversizeError is the error that ends a connection after a message that was too large. If answers is valid,
-// failPendingLocked fails the request with that id as TooLarge, and the other requests with an unknown outcome.
+// oversizeError is the error that ends a connection after a message that was too large. If answers is valid, the
+// request with that id fails as TooLarge, and the other requests with an unknown outcome.
 type oversizeError struct {
 	*Failure
 	answers jsonrpc.ID // id of the request that the message answers; invalid if unknown
@@ -291,7 +310,7 @@ func newOversizeError(head []byte, limit int) *oversizeError {
 			id = value
 		}
 	}
-	answers, _ := jsonrpc.MakeID(id)
+	answers, _ := jsonrpc.MakeID(id) // nil makes an invalid id
 	oversize.answers = ownID(answers)
 	return oversize
 }

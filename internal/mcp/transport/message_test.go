@@ -2,6 +2,7 @@ package transport
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -73,10 +74,10 @@ func TestDecodeMessageNamesTheRequestOfABadAnswer(t *testing.T) {
 		`[{"jsonrpc":"2.0","id":7,"result":{}}]`:              nil,
 		`{"jsonrpc":"2.0","id":7,"result":{"a":1}, "x": nul}`: nil,
 	} {
-		msg, err := decodeMessage([]byte(in))
+		_, err := decodeMessage([]byte(in))
 		var got any
-		if answer, ok := msg.(*jsonrpc.Response); ok {
-			got = answer.ID.Raw()
+		if response, ok := errors.AsType[*malformedResponse](err); ok {
+			got = response.id.Raw()
 		}
 		if err == nil || got != want {
 			t.Errorf("decodeMessage(%s): got the request %v and the error %v, want %v and an error", in, got, err, want)

@@ -31,28 +31,27 @@ func (p *process) readStdout() {
 }
 
 // readMessages sends the lines of stdout that may be messages to p.lines; after Close it discards them. It skips other
-// lines, such as a banner or logs, and logs only the first of them. It returns the error that ends reading, such as
-// io.EOF.
+// lines, such as a banner or logs, and logs only the first of them. It returns the error that ends reading, or io.EOF.
 func (p *process) readMessages() (err error) {
 	defer Recover(p.log, func(f *Failure) { err = f })
 	in := bufio.NewReaderSize(p.stdout, 32<<10)
-	warned := false
+	hasWarned := false
 	for {
 		line, err := readLine(in, &p.readLimit)
 		if err != nil {
 			return err
 		}
 		line = bytes.TrimPrefix(line, byteOrderMark)
-		if !isMessage(line) {
-			if len(line) > 0 && !warned {
-				warned = true
-				p.log.Warn("MCP server prints lines that are not MCP", "first", wire.Printable(string(line), maxTailLine), help.ChildProcesses.Attr())
+		switch {
+		case isMessage(line):
+			select {
+			case p.lines <- line:
+			case <-p.stop:
 			}
-			continue
-		}
-		select {
-		case p.lines <- line:
-		case <-p.stop:
+		case len(line) > 0 && !hasWarned:
+			hasWarned = true
+			first := wire.Printable(string(line), maxTailLine)
+			p.log.Warn("MCP server prints lines that are not MCP", "first", first, help.ChildProcesses.Attr())
 		}
 	}
 }
@@ -67,10 +66,11 @@ func readLine(in *bufio.Reader, limit *atomic.Int64) ([]byte, error) {
 			return nil, AnswerTooLarge(maxBytes)
 		}
 		line = append(line, part...)
-		switch {
-		case err == nil, errors.Is(err, io.EOF) && len(line) > 0:
+		isLastLine := errors.Is(err, io.EOF) && len(line) > 0
+		if err == nil || isLastLine {
 			return bytes.TrimRight(line, "\r\n"), nil
-		case !errors.Is(err, bufio.ErrBufferFull):
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) { // otherwise the line continues
 			return nil, err
 		}
 	}
@@ -109,11 +109,11 @@ type stderrTail struct {
 
 	// Only the goroutine of readStderr uses the fields below; lastLines may use them after that goroutine has ended.
 
-	ring   []byte    // the last bytes; the newest is before index total % maxTail; nil until the first byte
-	total  int64     // bytes received so far
-	line   []byte    // the beginning of the unfinished line, for the debug log
-	second time.Time // when the rate limit's current second began
-	lines  int       // lines since second
+	ring          []byte    // the last bytes; the newest is before index total % maxTail; nil until the first byte
+	total         int64     // bytes received so far
+	line          []byte    // the beginning of the unfinished line, for the debug log
+	secondStart   time.Time // when the rate limit's current second began
+	linesInSecond int       // lines since secondStart
 }
 
 // newStderrTail returns an empty stderrTail. It reads from log whether debug logging is on.
@@ -139,17 +139,18 @@ func (t *stderrTail) add(buf []byte) {
 // logLines logs the lines that end in b, within the rate limit. It keeps an unfinished line for the next call.
 func (t *stderrTail) logLines(b []byte) {
 	for len(b) > 0 {
-		part, rest, complete := bytes.Cut(b, []byte("\n"))
+		part, rest, isComplete := bytes.Cut(b, []byte("\n"))
 		b = rest
-		t.line = append(t.line, part[:min(len(part), maxTailLine-len(t.line))]...)
-		if !complete {
+		fitting := min(len(part), maxTailLine-len(t.line)) // bytes; the rest of the line is not logged
+		t.line = append(t.line, part[:fitting]...)
+		if !isComplete {
 			return
 		}
-		if now := time.Now(); now.Sub(t.second) >= time.Second {
-			t.second, t.lines = now, 0
+		if now := time.Now(); now.Sub(t.secondStart) >= time.Second {
+			t.secondStart, t.linesInSecond = now, 0
 		}
-		t.lines++
-		if t.lines <= maxTailRate {
+		t.linesInSecond++
+		if t.linesInSecond <= maxTailRate {
 			t.log.Debug("MCP server wrote to stderr", "stderr", wire.Printable(string(t.line), maxTailLine))
 		}
 		t.line = t.line[:0]

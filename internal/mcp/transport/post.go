@@ -21,40 +21,39 @@ import (
 // then queued for Read, or the RoundTrip has failed. The SDK ends the session if Write returns an error, so it returns
 // one only if notifications/initialized fails or ctx carries no RoundTrip.
 func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
-	trip := RoundTripOf(ctx)
-	if trip == nil {
+	roundTrip := RoundTripOf(ctx)
+	if roundTrip == nil {
 		return errors.New("the context of a message carries no RoundTrip")
 	}
 	// A panic must not reach the SDK, even if the SDK's caller recovers from it: the SDK would wait forever for the
 	// end of this request, and its session could never be closed.
-	defer Recover(c.Logger, trip.fail)
-	m, ok := msg.(*jsonrpc.Request)
+	defer Recover(c.Logger, roundTrip.fail)
+	request, isRequest := msg.(*jsonrpc.Request)
 	switch {
-	case !ok:
-		c.sendResponse(ctx, trip.life, msg)
-	case m.IsCall():
-		c.sendRequest(ctx, trip, standardName(m))
-	case m.Method == notificationCancelled:
-		c.cancelRequest(ctx, trip, m)
-	case m.Method == notificationInitialized:
+	case !isRequest:
+		c.sendResponse(ctx, roundTrip.life, msg)
+	case request.IsCall():
+		c.sendRequest(ctx, roundTrip, standardName(request))
+	case request.Method == notificationCancelled:
+		c.cancelRequest(ctx, roundTrip, request)
+	case request.Method == notificationInitialized:
 		if c.wantsStandaloneStream() {
 			c.openStandaloneStream()
 		}
 		// Part of the handshake, whose context limits its time: a server may take long to initialize itself.
-		return c.notify(ctx, answerTimeout, http.MethodPost, m)
+		return c.notify(ctx, answerTimeout, http.MethodPost, request)
 	default:
-		_ = c.notify(ctx, NotifyTimeout, http.MethodPost, m)
+		_ = c.notify(ctx, NotifyTimeout, http.MethodPost, request)
 	}
 	return nil
 }
 
 // sendResponse sends msg, answerd's answer to a server's request, with repeatAnswer. It ignores a failure.
 func (c *httpConn) sendResponse(ctx, life context.Context, msg jsonrpc.Message) {
-	// ctx carries the RoundTrip of the handshake. The answer gets its own, so that it can renew a token.
-	ctx = context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: c.session})
+	ctx = withRoundTrip(ctx, c.session) // in place of the handshake's RoundTrip
 	_ = repeatAnswer(ctx, life, func(ctx context.Context) *Failure {
-		f, _ := errors.AsType[*Failure](c.notify(ctx, answerTimeout, http.MethodPost, msg))
-		return f
+		failure, _ := errors.AsType[*Failure](c.notify(ctx, answerTimeout, http.MethodPost, msg))
+		return failure
 	})
 }
 
@@ -62,93 +61,100 @@ func (c *httpConn) sendResponse(ctx, life context.Context, msg jsonrpc.Message) 
 // post again only after failures that may be temporary: no reply, 429, or 5xx. A server that gets the answer twice
 // ignores the second one. repeatAnswer stops after answerTimeout, and when ctx or life ends. It returns the last
 // attempt's failure, or nil if the answer has arrived.
-func repeatAnswer(ctx, life context.Context, post func(context.Context) *Failure) (last *Failure) {
+func repeatAnswer(ctx, life context.Context, post func(context.Context) *Failure) (failure *Failure) {
 	ctx, stop := context.WithTimeout(ctx, answerTimeout)
 	defer stop()
-	for failures := 0; ctx.Err() == nil; failures++ {
-		if last = post(ctx); last == nil || last.Lost {
-			break
+	for attempt := 0; ctx.Err() == nil; attempt++ {
+		failure = post(ctx)
+		if failure == nil || failure.Lost {
+			return failure
 		}
-		mayRepeat := last.Status == 0 || last.Status == http.StatusTooManyRequests || last.Status >= 500
-		if !mayRepeat || !Pause(life, max(Backoff(failures), last.RetryAfter())) {
-			break
+		status := failure.Status // 0 if the server did not reply
+		mayBeTemporary := status == 0 || status == http.StatusTooManyRequests || status >= 500
+		if !mayBeTemporary || !Pause(life, max(Backoff(attempt), failure.RetryAfter())) {
+			return failure
 		}
 	}
-	return last
+	return failure
 }
 
 // sendRequest sends the request msg and processes the reply. It delivers the server's answer to the SDK. If it gets no
-// valid answer, it ends trip with the failure instead (RoundTrip.fail).
-func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
-	trip.prepareMessage()
+// valid answer, it ends roundTrip with the failure instead (RoundTrip.fail).
+func (c *httpConn) sendRequest(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request) {
+	roundTrip.prepareMessage()
 	if c.sessionLost() {
-		trip.fail(LostSession(nil))
+		roundTrip.fail(LostSession(nil))
 		return
 	}
-	if serverMayAsk(msg.Method) && c.session.standalone.Load() {
-		c.session.inflight.add(trip) // the server may send its requests on the standalone stream
+	hasStandaloneStream := c.session.standalone.Load()
+	if hasStandaloneStream && serverMayAsk(msg.Method) {
+		c.session.inflight.add(roundTrip) // the server may send its requests on that stream
 	}
-	r, err := c.newRequest(trip.traceConn(ctx), http.MethodPost, msg)
+	r, err := c.newRequest(roundTrip.traceConn(ctx), http.MethodPost, msg)
 	if err != nil {
-		trip.fail(noReply(err, false))
+		roundTrip.fail(unsentFailure(err))
 		return
 	}
-	c.idle.takeConn(ctx)
+	c.idle.waitAndTake(ctx)
 	resp, err := c.RoundTripper.RoundTrip(r)
 	if err != nil {
-		trip.fail(noReply(err, trip.sent.Load()))
+		roundTrip.fail(roundTrip.failureWithoutReply(err))
 		return
 	}
-	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		c.processRefusal(ctx, trip, msg, resp)
+	if !isSuccess(resp) {
+		c.processRefusal(ctx, roundTrip, msg, resp)
 		return
 	}
 	if msg.Method == methodInitialize {
-		id := resp.Header.Get(sessionHeader)
-		c.session.hasID.Store(id != "")
-		c.mu.Lock()
-		c.id = id
-		c.mu.Unlock()
+		c.setSessionID(resp.Header.Get(sessionHeader))
 	}
-
 	switch mediaType(resp) {
 	case "text/event-stream":
-		trip.streamOpened()
-		c.readStream(ctx, trip, msg, resp)
+		c.readStream(ctx, roundTrip, msg, resp)
 	case "application/json":
-		c.processJSON(ctx, trip, msg, resp)
+		c.processJSON(ctx, roundTrip, msg, resp)
 	default:
 		// This includes 202 and 204 without a body, because no answer will follow.
 		drainBody(resp)
-		c.idle.putConn(resp)
-		trip.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
+		c.idle.put(resp)
+		roundTrip.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
 	}
 }
 
-// processJSON delivers the answer in resp, a JSON reply to msg, to the SDK. If resp has no valid answer, it fails
-// trip.
-func (c *httpConn) processJSON(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
-	body, failure := readJSON(resp, trip.answerLimit())
-	c.idle.putConn(resp)
+// isSuccess reports whether resp has a 2xx status.
+func isSuccess(resp *http.Response) bool { return resp.StatusCode >= 200 && resp.StatusCode < 300 }
+
+// setSessionID records the id that the server has given to the session; "" if it gave none.
+func (c *httpConn) setSessionID(id string) {
+	c.session.hasID.Store(id != "")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.id = id
+}
+
+// processJSON delivers the answer in resp, a JSON reply to msg, to the SDK. Without a valid answer it fails roundTrip.
+func (c *httpConn) processJSON(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
+	body, failure := readJSON(resp, roundTrip.answerLimit())
+	c.idle.put(resp)
 	if failure != nil {
-		trip.fail(failure)
+		roundTrip.fail(failure)
 		return
 	}
 	answer, failure := decodeReply(msg.ID, body)
 	if failure != nil {
-		trip.fail(failure)
+		roundTrip.fail(failure)
 		return
 	}
-	c.deliverAnswer(ctx, trip, msg, answer)
+	c.deliverAnswer(ctx, roundTrip, msg, answer)
 }
 
-// deliverAnswer delivers answer, the answer to m, to the SDK. If answer is not valid, it fails trip.
-func (c *httpConn) deliverAnswer(ctx context.Context, trip *RoundTrip, m *jsonrpc.Request, answer *jsonrpc.Response) {
-	if f := trip.acceptAnswer(answer); f != nil {
-		trip.fail(f)
+// deliverAnswer delivers answer, the answer to msg, to the SDK. If answer is not valid, it fails roundTrip.
+func (c *httpConn) deliverAnswer(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request, answer *jsonrpc.Response) {
+	if failure := roundTrip.acceptAnswer(answer); failure != nil {
+		roundTrip.fail(failure)
 		return
 	}
-	if m.Method == methodInitialize {
+	if msg.Method == methodInitialize {
 		c.noteInitialized(answer.Result)
 	}
 	_ = c.deliver(ctx, answer) // an error means that the connection was closed
@@ -178,39 +184,38 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 	c.announcesTools = decoded.Capabilities.Tools.ListChanged
 }
 
-// processRefusal processes resp, a reply to msg with a status other than 2xx. It fails trip with a failure that is
+// processRefusal processes resp, a reply to msg with a status other than 2xx. It fails roundTrip with a failure that is
 // Lost if the reply says that the session is lost or, after the handshake, that the server refuses the session's
-// protocol version. Otherwise it delivers the JSON-RPC error in the body as the answer. Without such an error, it
-// fails trip with the status.
-func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
+// protocol version. Otherwise it delivers the JSON-RPC error in the body as the answer. Without such an error, it fails
+// roundTrip with the status.
+func (c *httpConn) processRefusal(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	body := drainBody(resp)
-	c.idle.putConn(resp)
-	var answer *jsonrpc.Response // nil if there is none
-	if mayCarryAnswer(resp.StatusCode) {
+	c.idle.put(resp)
+	status := resp.StatusCode
+	var answer *jsonrpc.Response // nil if the body has none
+	if mayCarryAnswer(status) {
 		answer, _ = decodeAnswer(msg.ID, body)
 	}
+	isBadRequest := status == http.StatusBadRequest
 	// "session" may be a word of the tool in an answer to this request whose code no server uses for lost sessions.
-	isToolError := resp.StatusCode == http.StatusBadRequest && answer != nil && !mayMeanLostSession(answer)
-	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) && !isToolError {
+	isToolError := isBadRequest && answer != nil && !hasLostSessionCode(answer)
+	switch {
+	case c.SessionID() != "" && saysSessionLost(status, body) && !isToolError:
 		c.session.Lost.Store(true)
-		trip.fail(LostSession(badStatus(resp.StatusCode)))
-		return
-	}
-	if !trip.Handshake && resp.StatusCode == http.StatusBadRequest && refusesVersion(body, answer) {
-		trip.fail(&Failure{
+		roundTrip.fail(LostSession(statusFailure(status)))
+	case isBadRequest && !roundTrip.Handshake && refusesVersion(body, answer):
+		roundTrip.fail(&Failure{
 			Kind:   Unavailable,
 			Public: "it does not continue the session, or has another protocol version",
 			NotRun: true,
 			Lost:   true,
-			Err:    badStatus(resp.StatusCode),
+			Err:    statusFailure(status),
 		})
-		return
+	case answer != nil:
+		c.deliverAnswer(ctx, roundTrip, msg, answer)
+	default:
+		roundTrip.fail(replyFailure(resp))
 	}
-	if answer != nil {
-		c.deliverAnswer(ctx, trip, msg, answer)
-		return
-	}
-	trip.fail(refusal(resp))
 }
 
 // refusesVersion reports whether a reply with status 400 says that the server does not support the session's protocol
@@ -226,8 +231,8 @@ func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	return ok && rpc.Code == sdk.CodeUnsupportedProtocolVersion
 }
 
-// mayMeanLostSession reports whether answer is a JSON-RPC error with one of lostSessionCodes.
-func mayMeanLostSession(answer *jsonrpc.Response) bool {
+// hasLostSessionCode reports whether answer is a JSON-RPC error with one of lostSessionCodes.
+func hasLostSessionCode(answer *jsonrpc.Response) bool {
 	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
 	return ok && slices.Contains(lostSessionCodes, rpc.Code)
 }
@@ -246,27 +251,28 @@ func mayCarryAnswer(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// notify sends a message that has no answer, or a DELETE if m is nil. It waits for the reply, for at most timeout. A
-// status other than 2xx is an error. If the session is lost, notify sends nothing and returns nil.
-func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method string, m jsonrpc.Message) error {
+// notify sends an HTTP request with this method whose body is msg, a message that has no answer; msg is nil for DELETE.
+// It waits for the reply, for at most timeout. A status other than 2xx is an error. If the session is lost, notify
+// sends nothing and returns nil.
+func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method string, msg jsonrpc.Message) error {
 	if c.sessionLost() {
 		return nil
 	}
 	ctx, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
-	r, err := c.newRequest(ctx, method, m)
+	r, err := c.newRequest(ctx, method, msg)
 	if err != nil {
 		return err
 	}
 	resp, err := c.RoundTripper.RoundTrip(r)
 	if err != nil {
-		return noReply(err, true)
+		return unansweredFailure(err)
 	}
 	// Only the status matters: a body without end must not delay the sender for more than NotifyTimeout.
 	defer time.AfterFunc(NotifyTimeout, stop).Stop()
 	drainBody(resp)
-	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		return refusal(resp)
+	if !isSuccess(resp) {
+		return replyFailure(resp)
 	}
 	return nil
 }
@@ -310,69 +316,71 @@ func (c *httpConn) newRequest(ctx context.Context, method string, msg jsonrpc.Me
 		r.Header["Accept"] = streamOnly
 	}
 
-	c.mu.Lock()
-	id, version := c.id, c.version
-	c.mu.Unlock()
-	if id != "" {
+	if id := c.SessionID(); id != "" {
 		r.Header[sessionHeader] = []string{id}
 	}
-
-	rpc, _ := msg.(*jsonrpc.Request) // nil if msg is a response or nil
-	switch {
-	case rpc != nil && rpc.Method == methodDiscover:
-		version = discoverVersion(rpc.Params)
-	case version == "": // no initialize in this session, or not yet
-		version = c.session.Protocol()
-	}
+	request, isRequest := msg.(*jsonrpc.Request)
+	version := c.versionOf(request)
 	if version != "" {
 		r.Header[versionHeader] = []string{version}
 	}
-	if rpc != nil && version >= StatelessVersion {
-		addRoutingHeaders(r.Header, rpc, RoundTripOf(ctx))
+	if isRequest && version >= StatelessVersion {
+		addRoutingHeaders(r.Header, request, RoundTripOf(ctx))
 	}
 	return r, nil
 }
 
-// discoverVersion returns the protocol version in the params of server/discover.
-func discoverVersion(params json.RawMessage) string {
-	var w struct {
-		Meta struct {
-			Version string `json:"io.modelcontextprotocol/protocolVersion"`
-		} `json:"_meta"`
+// versionOf returns the protocol version for the headers of an HTTP request whose body is msg, a request or a
+// notification. msg is nil for any other body. The version is "" until it is negotiated.
+func (c *httpConn) versionOf(msg *jsonrpc.Request) string {
+	if msg != nil && msg.Method == methodDiscover {
+		var params struct {
+			Meta struct {
+				Version string `json:"io.modelcontextprotocol/protocolVersion"`
+			} `json:"_meta"`
+		}
+		_ = json.Unmarshal(msg.Params, &params) // cannot fail: the SDK has written the params
+		return params.Meta.Version
 	}
-	_ = json.Unmarshal(params, &w) // cannot fail: the SDK has written it
-	return w.Meta.Version
+	c.mu.Lock()
+	version := c.version
+	c.mu.Unlock()
+	if version == "" { // no initialize in this session, or not yet
+		return c.session.Protocol()
+	}
+	return version
 }
 
-// addRoutingHeaders adds the headers by which proxies route requests (2026-07-28 basic/transports, SEP-2243): m's
-// method, the name of m's target, and for tools/call the Headers of trip.
-func addRoutingHeaders(h http.Header, m *jsonrpc.Request, trip *RoundTrip) {
-	h[methodHeader] = []string{m.Method}
-	if name := targetName(m); name != "" {
-		h[nameHeader] = []string{wire.HeaderValue(name)}
+// addRoutingHeaders adds the headers by which proxies route requests (2026-07-28 basic/transports, SEP-2243): msg's
+// method, the name of msg's target, and for tools/call the Headers of roundTrip.
+func addRoutingHeaders(header http.Header, msg *jsonrpc.Request, roundTrip *RoundTrip) {
+	header[methodHeader] = []string{msg.Method}
+	if name := targetName(msg); name != "" {
+		header[nameHeader] = []string{wire.HeaderValue(name)}
 	}
-	if m.Method == methodCall {
-		for name, value := range trip.Headers {
-			h.Set(name, value)
+	if msg.Method == methodCall {
+		for name, value := range roundTrip.Headers {
+			header.Set(name, value)
 		}
 	}
 }
 
-// targetName returns what msg is about: the name of a tool or prompt, or the URI of a resource. It returns "" for
-// other methods.
+// targetName returns the tool, prompt or resource that msg is about: the text of the member "name" or "uri" of its
+// params. It returns "" for other methods.
 func targetName(msg *jsonrpc.Request) string {
-	var key string
+	var targetKey string
 	switch msg.Method {
 	case methodCall, methodPrompt:
-		key = "name"
+		targetKey = "name"
 	case methodRead:
-		key = "uri"
+		targetKey = "uri"
 	default:
 		return ""
 	}
 	var target string
-	_ = wire.Members(msg.Params, func(name string, value json.RawMessage) { // the SDK wrote them, so they are valid
-		if name == key {
+	// Members cannot fail: the SDK has written the params.
+	_ = wire.Members(msg.Params, func(key string, value json.RawMessage) {
+		if key == targetKey {
 			target, _ = wire.Text(value)
 		}
 	})
@@ -390,46 +398,48 @@ const (
 	maxResendPause = 8 * time.Second
 )
 
-// cancelRequest sends msg, the notifications/cancelled for the request of trip. If the server may not have read that
-// request yet (maxReadDelay), cancelRequest sends msg again in the background. Request and cancellation are POSTs on
-// two connections, and a server ignores the cancellation of a request that it does not know yet. Without a repetition,
-// the call would run to its end. No reply shows when the server has read a request, since many servers send the
-// headers with the result. A server ignores a second cancellation (2025-11-25 basic/utilities/cancellation).
+// cancelRequest sends msg, the notifications/cancelled for the request of roundTrip. If the server may not have read
+// that request yet (maxReadDelay), cancelRequest sends msg again in the background. Request and cancellation are POSTs
+// on two connections, and a server ignores the cancellation of a request that it does not know yet. Without a
+// repetition, the call would run to its end. No reply shows when the server has read a request, since many servers send
+// the headers with the result. A server ignores a second cancellation (2025-11-25 basic/utilities/cancellation).
 //
 // If the server reads the request within maxReadDelay, at time t after the first cancellation, and replies come at
 // once, the next cancellation is sent by 2t + 50 ms. From 2026-07-28 on, cancelRequest sends nothing, because the end
 // of the request's stream cancels the request (basic/patterns/cancellation).
-func (c *httpConn) cancelRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
+func (c *httpConn) cancelRequest(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request) {
 	// The handshake's requests must not be cancelled (2025-11-25 basic/lifecycle).
-	if trip.Handshake || !trip.sent.Load() || trip.noCancel.Load() || c.session.Protocol() >= StatelessVersion {
+	mayCancel := !roundTrip.Handshake && roundTrip.sent.Load() && !roundTrip.noCancel.Load()
+	if !mayCancel || c.session.Protocol() >= StatelessVersion {
 		return
 	}
 	// The SDK's context ends after 5 s. If the machine was suspended, that time may already be over.
 	ctx = context.WithoutCancel(ctx)
-	if !c.sendCancel(ctx, trip, msg) && trip.life.Err() == nil {
-		c.background.Go(func() { c.resendCancel(ctx, trip, msg) })
+	if !c.sendCancel(ctx, roundTrip, msg) && roundTrip.life.Err() == nil {
+		c.background.Go(func() { c.resendCancel(ctx, roundTrip, msg) })
 	}
 }
 
-// sendCancel sends m, the cancellation of trip's request, once. It returns true if the server had certainly read the
-// request before, and has received m. A reply with an error status also counts as received.
-func (c *httpConn) sendCancel(ctx context.Context, trip *RoundTrip, m *jsonrpc.Request) (certain bool) {
-	requestRead := time.Since(time.Unix(0, trip.sentAt.Load())) >= maxReadDelay
-	f, _ := errors.AsType[*Failure](c.notify(ctx, NotifyTimeout, http.MethodPost, m))
-	return requestRead && (f == nil || f.Kind != UnknownOutcome)
+// sendCancel sends msg, the cancellation of roundTrip's request, once. It returns true if msg need not be sent again:
+// the server had certainly read the request before, and has received msg. An error status counts as received.
+func (c *httpConn) sendCancel(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request) (isEffective bool) {
+	isRequestRead := time.Since(time.Unix(0, roundTrip.sentAt.Load())) >= maxReadDelay
+	failure, _ := errors.AsType[*Failure](c.notify(ctx, NotifyTimeout, http.MethodPost, msg))
+	isReceived := failure == nil || failure.Kind != UnknownOutcome
+	return isRequestRead && isReceived
 }
 
-// resendCancel repeats msg, the cancellation of trip's request, with growing pauses until sendCancel is certain or the
-// pause exceeds maxResendPause. When the life of trip ends, it sends msg one last time.
-func (c *httpConn) resendCancel(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
+// resendCancel repeats msg, the cancellation of roundTrip's request, with growing pauses until a cancellation is
+// certainly effective or the pause exceeds maxResendPause. When the life of roundTrip ends, it sends msg one last time.
+func (c *httpConn) resendCancel(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request) {
 	defer Recover(c.Logger, func(*Failure) {})
-	for wait := resendAfter; wait <= maxResendPause; wait *= 2 {
+	for pause := resendAfter; pause <= maxResendPause; pause *= 2 {
 		// Closing the session is not enough: some servers keep calls running after DELETE.
-		closing := !Pause(trip.life, wait)
-		if closing {
+		isClosing := !Pause(roundTrip.life, pause)
+		if isClosing {
 			Pause(ctx, resendAfter)
 		}
-		if c.sendCancel(ctx, trip, msg) || closing {
+		if c.sendCancel(ctx, roundTrip, msg) || isClosing {
 			return
 		}
 	}

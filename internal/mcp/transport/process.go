@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"answerd/internal/help"
@@ -21,18 +22,16 @@ const (
 	// exitTimeout is how long a process has to exit after its standard input is closed, and again after SIGTERM (MCP
 	// basic/lifecycle, shutdown). A process group therefore ends at most some 4 s after its session.
 	exitTimeout = 2 * time.Second
-	// exitReportTimeout is how long exitError waits for a process's exit status.
+	// exitReportTimeout is how long exitFailure waits for a process's exit status.
 	exitReportTimeout = time.Second
 )
 
 var errWorkDir = errors.New("the working directory cannot be used")
 
-// process is a child process, and the MessageConn over its pipes with one message per line (MCP basic/transports,
-// stdio).
+// process is a child process, and the MessageConn over its pipes, with one message per line (MCP basic/transports).
 //
 // It has four goroutines: startAndWait, on whose thread the process depends; cleanUp, which ends the process;
-// readStdout; and readStderr. When the channel gone is closed, all of them have ended, the process is reaped and its
-// files are closed.
+// readStdout; and readStderr. When gone is closed, they have ended, the process is reaped and its files are closed.
 type process struct {
 	cmd    *exec.Cmd
 	log    *slog.Logger
@@ -64,13 +63,18 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 		return nil, err
 	}
 	proc := &process{
-		log: cfg.Logger, tail: newStderrTail(cfg.Logger),
-		stop: make(chan struct{}), exited: make(chan struct{}), reapPermitted: make(chan struct{}), reaped: make(chan struct{}),
-		lines: make(chan []byte), outDone: make(chan struct{}), errDone: make(chan struct{}), gone: make(chan struct{}),
+		cmd: &exec.Cmd{
+			Path:        path,
+			Args:        append([]string{cfg.Command}, cfg.Args...),
+			Dir:         cfg.Dir,
+			Env:         append([]string{}, cfg.Env...), // never nil: exec.Cmd would then use answerd's environment
+			SysProcAttr: ownGroup(),
+		},
+		log: cfg.Logger, tail: newStderrTail(cfg.Logger), lines: make(chan []byte),
+		stop: make(chan struct{}), exited: make(chan struct{}), reapPermitted: make(chan struct{}),
+		reaped: make(chan struct{}), outDone: make(chan struct{}), errDone: make(chan struct{}), gone: make(chan struct{}),
 	}
 	proc.readLimit.Store(MaxMessage)
-	proc.cmd = &exec.Cmd{Path: path, Args: append([]string{cfg.Command}, cfg.Args...), Dir: cfg.Dir, SysProcAttr: ownGroup()}
-	proc.cmd.Env = append([]string{}, cfg.Env...) // never nil: exec.Cmd would then use answerd's environment
 	childEnds, err := proc.makePipes()
 	if err == nil {
 		started := make(chan error)
@@ -78,7 +82,7 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 		err = <-started
 	}
 	for _, f := range childEnds {
-		_ = f.Close() // the child has duplicates
+		_ = f.Close() // the child has duplicates; Close accepts nil
 	}
 	if err != nil {
 		proc.closeFiles()
@@ -134,32 +138,19 @@ func lookPathOf(env []string, name string) string {
 }
 
 // makePipes creates the pipes for stdin, stdout and stderr. It sets the parent's ends in p and the child's ends in
-// p.cmd, and returns the child's ends. All ends must be closed later, also after an error. The pipes of os/exec are
-// not used, because Cmd.Wait would then wait for a grandchild that keeps a pipe open.
+// p.cmd, and returns the child's ends. All ends must be closed later. After an error, some of them are nil. The pipes
+// of os/exec are not used, because Cmd.Wait would then wait for a grandchild that keeps a pipe open.
 func (p *process) makePipes() (childEnds []*os.File, err error) {
-	stdinRead, stdinWrite, err := os.Pipe()
-	if err != nil {
-		return nil, err
+	var stdin, stdout, stderr *os.File // the child's ends
+	stdin, p.stdin, err = os.Pipe()
+	if err == nil {
+		p.stdout, stdout, err = os.Pipe()
 	}
-	p.stdin = stdinWrite
-	p.cmd.Stdin = stdinRead
-	childEnds = append(childEnds, stdinRead)
-
-	stdoutRead, stdoutWrite, err := os.Pipe()
-	if err != nil {
-		return childEnds, err
+	if err == nil {
+		p.stderr, stderr, err = os.Pipe()
 	}
-	p.stdout = stdoutRead
-	p.cmd.Stdout = stdoutWrite
-	childEnds = append(childEnds, stdoutWrite)
-
-	stderrRead, stderrWrite, err := os.Pipe()
-	if err != nil {
-		return childEnds, err
-	}
-	p.stderr = stderrRead
-	p.cmd.Stderr = stderrWrite
-	return append(childEnds, stderrWrite), nil
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, stdout, stderr
+	return []*os.File{stdin, stdout, stderr}, err
 }
 
 // startAndWait starts the process, sends the error or nil to started, and waits until the process is reaped. On Linux,
@@ -191,7 +182,7 @@ func (p *process) start() (err error) {
 func (p *process) cleanUp() {
 	defer close(p.gone)
 	withoutPanic(p.log, p.awaitEnd)
-	withoutPanic(p.log, func() { signalGroup(p.cmd.Process, killSignal) })
+	withoutPanic(p.log, func() { signalGroup(p.cmd.Process, syscall.SIGKILL) })
 	close(p.reapPermitted)
 	<-p.reaped
 	withoutPanic(p.log, p.closePipes)
@@ -199,7 +190,8 @@ func (p *process) cleanUp() {
 }
 
 // awaitEnd waits until the process has exited, or terminates it when p.stop is closed. It sets p.stoppedByUs. Then it
-// gives the rest of the process group time to end.
+// sends SIGTERM to the rest of the process group, such as the server behind a wrapper script, and gives it exitTimeout
+// to end. It takes the group as ended when both outputs are closed.
 func (p *process) awaitEnd() {
 	select {
 	case <-p.exited:
@@ -208,7 +200,8 @@ func (p *process) awaitEnd() {
 	}
 	p.stoppedByUs = IsClosed(p.stop)
 	// On Linux the process is not reaped yet, so its id cannot be reused, and signals reach only its group.
-	p.waitForGroup()
+	signalGroup(p.cmd.Process, syscall.SIGTERM)
+	closedWithin(exitTimeout, p.outDone, p.errDone)
 }
 
 // closePipes closes the parent's ends of the pipes and waits for the goroutines that read them. These end even if a
@@ -235,19 +228,12 @@ func (p *process) terminate() {
 	if closedWithin(exitTimeout, p.exited) {
 		return
 	}
-	signalGroup(p.cmd.Process, terminateSignal)
+	signalGroup(p.cmd.Process, syscall.SIGTERM)
 	if closedWithin(exitTimeout, p.exited) {
 		return
 	}
-	signalGroup(p.cmd.Process, killSignal)
+	signalGroup(p.cmd.Process, syscall.SIGKILL)
 	<-p.exited
-}
-
-// waitForGroup sends SIGTERM to the rest of the process group, such as the server behind a wrapper script, and gives
-// it exitTimeout to end. It takes the group as ended when both outputs are closed.
-func (p *process) waitForGroup() {
-	signalGroup(p.cmd.Process, terminateSignal)
-	closedWithin(exitTimeout, p.outDone, p.errDone)
 }
 
 // closedWithin waits until all channels are closed and returns true, or returns false after d.
@@ -267,9 +253,7 @@ func closedWithin(d time.Duration, all ...<-chan struct{}) bool {
 // closeFiles closes the parent's ends of the pipes. It accepts files that are nil or already closed.
 func (p *process) closeFiles() {
 	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
-		if f != nil {
-			_ = f.Close()
-		}
+		_ = f.Close()
 	}
 }
 
@@ -288,8 +272,10 @@ func (p *process) Write(data []byte) error {
 	if err == nil {
 		return nil
 	}
-	f := p.exitError()
-	return &Failure{Kind: Unavailable, Public: f.Public, NotRun: n == 0, Err: errors.Join(err, f.Err)}
+	failure := p.exitFailure()
+	failure.NotRun = n == 0
+	failure.Err = err
+	return failure
 }
 
 // SetReadLimit implements MessageConn.
@@ -308,12 +294,12 @@ func (p *process) Read() ([]byte, error) {
 	if f, ok := errors.AsType[*Failure](p.outErr); ok {
 		return nil, f
 	}
-	return nil, p.exitError()
+	return nil, p.exitFailure()
 }
 
-// exitError returns a failure that says how the process ended. The exit status is known only shortly after the pipes
-// are closed, so exitError waits for it, at most for exitReportTimeout and until Close.
-func (p *process) exitError() *Failure {
+// exitFailure returns a failure that says how the process ended. The exit status is known only shortly after the pipes
+// are closed, so exitFailure waits for it, at most for exitReportTimeout and until Close.
+func (p *process) exitFailure() *Failure {
 	failure := &Failure{Kind: Unavailable, Public: "its process closed its output"}
 	t := time.NewTimer(exitReportTimeout)
 	defer t.Stop()

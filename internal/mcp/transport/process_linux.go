@@ -7,11 +7,6 @@ import (
 	"unsafe"
 )
 
-const (
-	terminateSignal = syscall.SIGTERM
-	killSignal      = syscall.SIGKILL
-)
-
 // ownGroup returns attributes that make a child the leader of its own process group. The whole group can then be
 // signalled, and Ctrl-C in answerd's terminal does not reach it. The kernel also kills the child when answerd dies,
 // even of SIGKILL. It does not kill the child's own children: if they ignore the end of their pipes, they live on,

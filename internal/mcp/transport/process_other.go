@@ -8,22 +8,16 @@ import (
 	"syscall"
 )
 
-const (
-	terminateSignal = syscall.SIGTERM
-	killSignal      = syscall.SIGKILL
-)
-
 // ownGroup returns nil, because the system has no process groups.
 func ownGroup() *syscall.SysProcAttr { return nil }
 
-// signalGroup kills the child p if sig is killSignal. It does not kill processes that the child has started. It
-// ignores terminateSignal, which the system does not have.
+// signalGroup kills the child p if sig is SIGKILL. It does not kill processes that the child has started. It ignores
+// SIGTERM, which the system does not have.
 func signalGroup(p *os.Process, sig syscall.Signal) {
-	if sig == killSignal {
+	if sig == syscall.SIGKILL {
 		_ = p.Kill()
 	}
 }
 
-// awaitExit waits until the child has exited. It reaps the child, so the later Wait in startAndWait fails, which
-// ignores the error.
+// awaitExit waits until the child has exited. It reaps the child, so the later Wait returns an error, which is ignored.
 func awaitExit(cmd *exec.Cmd) { _ = cmd.Wait() }

@@ -83,7 +83,7 @@ func TestStartLimitAllowsFiveStartsAMinute(t *testing.T) {
 			t.Fatalf("second %d: got %t, want %t", i, allowed, want)
 		}
 		if allowed {
-			s.count(now)
+			s.addStart(now)
 		}
 		now = now.Add(time.Second)
 	}

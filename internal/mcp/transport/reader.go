@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -13,14 +14,15 @@ import (
 
 // Read implements sdk.Connection. It returns the next message for the SDK, and processes those that the SDK must not
 // get. An error means that the connection has ended. The context is not used: Close makes Read return.
-func (c *streamConn) Read(context.Context) (msg jsonrpc.Message, err error) {
+func (c *streamConn) Read(context.Context) (_ jsonrpc.Message, err error) {
 	defer Recover(c.log, func(f *Failure) {
 		c.endConnection(f)
-		msg, err = nil, f
+		err = f
 	})
 	for {
 		data, err := c.nextMessage()
-		if c.failRequest(err) {
+		if requestErr, ok := errors.AsType[*requestError](err); ok {
+			c.failRequest(requestErr)
 			continue
 		}
 		if err != nil {
@@ -57,8 +59,7 @@ func (c *streamConn) nextMessage() (json.RawMessage, error) {
 func (c *streamConn) processMessage(data json.RawMessage) jsonrpc.Message {
 	msg, err := decodeStreamed(data)
 	if err != nil {
-		answer, _ := msg.(*jsonrpc.Response)
-		c.processUndecodable(answer, err)
+		c.processUndecodable(err)
 		return nil
 	}
 	switch m := msg.(type) {
@@ -84,32 +85,34 @@ func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
 		return nil
 	}
 	c.endIfAmbiguous()
-	if pending.trip != nil {
-		f := pending.trip.acceptAnswer(msg)
-		// The connection's read limit may be higher, because of another request.
-		if limit := pending.trip.answerLimit(); f == nil && len(msg.Result) > limit {
-			f = AnswerTooLarge(limit)
-		}
-		if f != nil {
-			pending.trip.fail(f)
-			return nil
-		}
+	if pending.roundTrip == nil {
+		return msg
+	}
+	failure := pending.roundTrip.acceptAnswer(msg)
+	// The connection's read limit may be higher, because of another request.
+	if limit := pending.roundTrip.answerLimit(); failure == nil && len(msg.Result) > limit {
+		failure = AnswerTooLarge(limit)
+	}
+	if failure != nil {
+		pending.roundTrip.fail(failure)
+		return nil
 	}
 	return msg
 }
 
-// processUndecodable processes a message that failed to decode with err. If answer is not nil, it has the id of the
-// request that the message answers, and that request fails. If answer is nil, or no request with its id is pending,
-// the message is dropped: it may be a log line in JSON.
-func (c *streamConn) processUndecodable(answer *jsonrpc.Response, err error) {
+// processUndecodable processes a message that failed to decode with err. If the message is a response to a pending
+// request, that request fails. Otherwise the message is dropped: it may be a log line in JSON.
+func (c *streamConn) processUndecodable(err error) {
 	var pending *pendingRequest
-	if answer != nil {
-		pending = c.removePending(answer.ID)
+	if response, ok := errors.AsType[*malformedResponse](err); ok {
+		pending = c.removePending(response.id)
 	}
 	if pending == nil {
 		c.dropMessage("it is not JSON-RPC")
-	} else if pending.trip != nil {
-		pending.trip.fail(BadReply("it does not decode", err))
+		return
+	}
+	if pending.roundTrip != nil {
+		pending.roundTrip.fail(BadReply("it does not decode", err))
 	}
 }
 
@@ -117,28 +120,32 @@ func (c *streamConn) processUndecodable(answer *jsonrpc.Response, err error) {
 // first calls Session.Request with the call that msg is about. If msg's id is in use, or if maxServerRequests are
 // unanswered, processRequest drops msg and returns nil, because the SDK's queue has no bound.
 func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
+	if problem := c.addIncoming(msg.ID); problem != "" {
+		c.dropMessage(problem)
+		return nil
+	}
+	if msg.Method != methodElicit && msg.Method != methodSample {
+		return msg
+	}
+	call := c.callOf(msg)
+	if call != nil {
+		call.noteActivity()
+	}
+	return c.session.Request(msg, call)
+}
+
+// addIncoming adds the id of a server's request to c.incoming. It returns "", or the reason for not adding it.
+func (c *streamConn) addIncoming(id jsonrpc.ID) (problem string) {
 	c.mu.Lock()
-	_, inUse := c.incoming[msg.ID]
-	full := len(c.incoming) >= maxServerRequests
-	if !inUse && !full {
-		c.incoming[msg.ID] = struct{}{}
+	defer c.mu.Unlock()
+	if _, inUse := c.incoming[id]; inUse {
+		return "its request id is in use"
 	}
-	c.mu.Unlock()
-	switch {
-	case inUse:
-		c.dropMessage("its request id is in use")
-		return nil
-	case full:
-		c.dropMessage("too many requests at a time")
-		return nil
-	case msg.Method == methodElicit, msg.Method == methodSample:
-		trip := c.onlyCall(true)
-		if trip != nil {
-			trip.timer.noteActivity()
-		}
-		return c.session.Request(msg, trip)
+	if len(c.incoming) >= maxServerRequests {
+		return "too many requests at a time"
 	}
-	return msg
+	c.incoming[id] = struct{}{}
+	return ""
 }
 
 // processNotification processes msg, a notification whose text is data, and returns it for the SDK. It returns nil for
@@ -150,10 +157,10 @@ func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMess
 		c.processProgress(data)
 		return nil
 	case notificationMessage:
-		if trip := c.onlyCall(false); trip != nil {
-			trip.timer.noteActivity()
-			trip.countOrAbort(len(data))
-			c.session.Log(trip, data)
+		if call := c.callOf(msg); call != nil {
+			call.noteActivity()
+			call.countOrCancel(len(data))
+			c.session.Log(call, data)
 		}
 		return nil
 	case notificationCancelled:
@@ -177,8 +184,8 @@ func (c *streamConn) endSubscription(params json.RawMessage) bool {
 		return false
 	}
 	c.removePendingLocked(id)
-	if pending.trip != nil {
-		pending.trip.fail(&Failure{Kind: Unavailable, Public: "it ended the subscription"})
+	if pending.roundTrip != nil {
+		pending.roundTrip.fail(&Failure{Kind: Unavailable, Public: "it ended the subscription"})
 	}
 	return true
 }
@@ -187,15 +194,15 @@ func (c *streamConn) endSubscription(params json.RawMessage) bool {
 // Each notification restarts that RoundTrip's idle timeout, and counts towards its limits.
 func (c *streamConn) processProgress(message json.RawMessage) {
 	c.mu.Lock()
-	trip := c.byToken[progressToken(message)]
+	roundTrip := c.byToken[progressToken(message)]
 	c.mu.Unlock()
-	if trip == nil {
+	if roundTrip == nil {
 		c.dropMessage("progress of no open request")
 		return
 	}
-	trip.timer.noteActivity()
-	trip.countOrAbort(len(message))
-	c.session.Progress(trip, message)
+	roundTrip.noteActivity()
+	roundTrip.countOrCancel(len(message))
+	c.session.Progress(roundTrip, message)
 }
 
 // progressToken returns the progress token in message, the text of a notification. It returns "" if message has no
@@ -232,8 +239,7 @@ func (c *streamConn) dropMessage(reason string) {
 // On a connection that all calls share, a server's log messages and requests do not say which call they are about. A
 // guess could show one user's question to another user. So a message goes to a call only if it cannot be about another
 // call. Otherwise requests are declined and log messages are dropped. Abandoned calls count too: they were cancelled
-// after they were sent, and the server may still work on them. (From 2026-07-28 on questions are part of answers, and
-// this does not apply.)
+// after they were sent, and the server may still work on them. (From 2026-07-28 on, questions are part of answers.)
 
 const (
 	// maxAbandoned is how many abandoned calls a connection keeps.
@@ -243,42 +249,52 @@ const (
 	minConnectionAge = startSpan
 )
 
-// onlyCall returns the RoundTrip of the call that the server must be working on, if only one is possible. Otherwise it
-// returns nil and counts the message as unmatched. isQuestion says that the message is a request of the server, which
-// is then declined.
-func (c *streamConn) onlyCall(isQuestion bool) *RoundTrip {
+// callOf returns the call that msg, a request or a log message of the server, is about. If that call is not certain,
+// callOf returns nil and counts msg as unmatched; a request is then declined.
+func (c *streamConn) callOf(msg *jsonrpc.Request) *RoundTrip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var trip *RoundTrip
-	inFlight := 0
-	for _, pending := range c.pending {
-		if pending.sent && serverMayAsk(pending.method) {
-			trip = pending.trip
-			inFlight++
-		}
+	call := c.onlyCallLocked()
+	if call != nil && !c.hasAbandonedLocked() {
+		return call
 	}
-	onlyOne := inFlight == 1 && trip != nil
-	if onlyOne && !c.hasAbandonedLocked() {
-		return trip
-	}
-	if onlyOne && isQuestion {
-		c.declinedQuestion = true // without abandoned calls, trip would be returned
+	if call != nil && msg.IsCall() {
+		c.declinedQuestion = true // only because of the abandoned calls
 	}
 	c.unmatched++
 	return nil
 }
 
+// onlyCallLocked returns the only call in flight, apart from abandoned calls. It returns nil if no call or more than
+// one is in flight. c.mu must be held.
+func (c *streamConn) onlyCallLocked() *RoundTrip {
+	var call *RoundTrip
+	inFlight := 0
+	for _, pending := range c.pending {
+		if pending.sent && serverMayAsk(pending.method) {
+			call = pending.roundTrip
+			inFlight++
+		}
+	}
+	if inFlight != 1 {
+		return nil
+	}
+	return call
+}
+
 // hasAbandonedLocked reports whether the server may still work on an abandoned call. c.mu must be held.
 func (c *streamConn) hasAbandonedLocked() bool { return len(c.abandoned) > 0 || c.abandonedOverflow }
 
-// endIfAmbiguous ends the connection if abandoned calls have made it decline a question and may do so again. The
-// server need not answer an abandoned call (2025-11-25 basic/utilities/cancellation), so this state could last
-// forever. On the next connection, questions can be attributed to calls again. endIfAmbiguous does nothing while a
-// request is in flight, because the request would fail, and before the connection has reached minConnectionAge.
+// endIfAmbiguous ends the connection if a request of the server was declined because of abandoned calls, and the next
+// one may be too. The server need not answer an abandoned call (2025-11-25 basic/utilities/cancellation), so requests
+// could be declined forever. On the next connection they can be attributed to calls again. endIfAmbiguous does nothing
+// while a request to the server is in flight, because that one would fail, and before minConnectionAge.
 func (c *streamConn) endIfAmbiguous() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.declinedQuestion || !c.hasAbandonedLocked() || len(c.pending) > 0 || time.Since(c.opened) < minConnectionAge {
+	isAmbiguous := c.declinedQuestion && c.hasAbandonedLocked()
+	mayReplace := len(c.pending) == 0 && time.Since(c.opened) >= minConnectionAge
+	if !isAmbiguous || !mayReplace {
 		return
 	}
 	c.endConnectionLocked(&Failure{

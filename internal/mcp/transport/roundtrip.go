@@ -15,8 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// lingerTimeout is how long a server may keep a stream open after its answer. Then the stream is closed, and with it
-// the TCP connection.
+// lingerTimeout is how long a server may keep a stream open after its answer, before the TCP connection is closed.
 const lingerTimeout = time.Second
 
 // roundTripKey is the key of the RoundTrip in a context.
@@ -26,8 +25,8 @@ type roundTripKey struct{}
 // server may have received it. The request's context carries the RoundTrip through the SDK to the connection. The
 // answer is not part of the RoundTrip; the SDK returns it.
 //
-// Set the exported fields and call Start before the request is sent. Call Finish when the SDK has returned. The
-// RoundTrip in Connect's context is used for all requests of the handshake.
+// Set the exported fields, except for FetchingToken, and call Start before the request is sent. Call Finish when the
+// SDK has returned. The RoundTrip in Connect's context is used for all requests of the handshake.
 type RoundTrip struct {
 	// Owner is for the code that creates the RoundTrip. This package does not use it.
 	Owner   any
@@ -46,20 +45,22 @@ type RoundTrip struct {
 	MaxAnswer int
 	// Tokens adds a bearer token to the request. If it is nil, Session.Tokens or else HeaderTransport.Tokens does.
 	Tokens Sender
+	// TokenRenewed says that the token was renewed, which is done only once. The requests of a handshake each have a
+	// RoundTrip, but together may renew the token only once.
+	TokenRenewed atomic.Bool
+	// FetchingToken is true while the request waits for a token, and after fetching the token has failed.
+	FetchingToken atomic.Bool
 
-	ctx     context.Context // the request's context, made by Start
-	caller  context.Context // the ctx that Start got
-	life    context.Context // the life that Start got, which ends with the server
-	cancel  context.CancelCauseFunc
-	detach  func() bool // separates ctx from caller; returns false if caller has ended
-	release func()      // ends ctx and frees its timers
-	timer   idleTimer
+	ctx       context.Context // the request's context, made by Start
+	caller    context.Context // the ctx that Start got
+	life      context.Context // the life that Start got, which ends with the server
+	cancel    context.CancelCauseFunc
+	detach    func() bool // separates ctx from caller; returns false if caller has ended
+	release   func()      // ends ctx and frees its timers
+	idleTimer             // ends ctx with ErrTimeout
 
-	sent         atomic.Bool  // the server may have received the request
-	sentAt       atomic.Int64 // Unix time in ns when the request got a connection (HTTP only)
-	tokenRenewed atomic.Bool  // the token was renewed, which is done only once
-	// fetchingToken is true while the request waits for a token, and after fetching the token has failed.
-	fetchingToken atomic.Bool
+	sent   atomic.Bool  // the server may have received the request
+	sentAt atomic.Int64 // Unix time in ns when the request got a connection (HTTP only)
 	// answered says that the server has answered or refused the request, so that it does not work on it any more.
 	answered atomic.Bool
 	// noCancel says that fail has ended the request. The server then does not get notifications/cancelled.
@@ -74,106 +75,87 @@ type RoundTrip struct {
 }
 
 // answerLimit returns the maximum size of the answer in bytes.
-func (trip *RoundTrip) answerLimit() int { return max(trip.MaxAnswer, MaxMessage) }
+func (r *RoundTrip) answerLimit() int { return max(r.MaxAnswer, MaxMessage) }
 
 // Start creates the request's context. It has the values of ctx, and ends with ctx, with life, and at deadline. After
 // Finish, the context of an answered request no longer ends with ctx: ctx ends when the call has its result, but the
 // rest of the stream may still have to be read.
-func (trip *RoundTrip) Start(ctx, life context.Context, deadline time.Time) {
-	trip.caller, trip.life = ctx, life
+func (r *RoundTrip) Start(ctx, life context.Context, deadline time.Time) {
+	r.caller, r.life = ctx, life
 	requestCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	if ctx.Err() != nil {
 		cancel(context.Cause(ctx)) // AfterFunc may call cancel too late, after the request is sent
 	}
-	trip.detach = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	r.detach = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	detachLife := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
-	trip.timer.start(deadline, func() { cancel(ErrTimeout) })
-	trip.cancel = cancel
-	trip.release = func() {
-		trip.detach()
+	r.idleTimer.start(deadline, func() { cancel(ErrTimeout) })
+	r.cancel = cancel
+	r.release = func() {
+		r.detach()
 		detachLife()
-		trip.timer.stop()
+		r.idleTimer.stop()
 		cancel(nil)
 	}
-	trip.ctx = context.WithValue(requestCtx, roundTripKey{}, trip)
+	r.ctx = context.WithValue(requestCtx, roundTripKey{}, r)
 }
 
 // RoundTripOf returns the RoundTrip in ctx, or nil if ctx has none. Every context that the SDK gets must have one.
 func RoundTripOf(ctx context.Context) *RoundTrip {
-	trip, _ := ctx.Value(roundTripKey{}).(*RoundTrip)
-	return trip
+	roundTrip, _ := ctx.Value(roundTripKey{}).(*RoundTrip)
+	return roundTrip
+}
+
+// withRoundTrip returns ctx with a new RoundTrip in session. It is for messages that are not part of a call: each may
+// renew a token once.
+func withRoundTrip(ctx context.Context, session *Session) context.Context {
+	return context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: session})
 }
 
 // Context returns the context with which the request must be sent.
-func (trip *RoundTrip) Context() context.Context { return trip.ctx }
+func (r *RoundTrip) Context() context.Context { return r.ctx }
 
-// Life returns the life that Start got, a context that ends with the server.
-func (trip *RoundTrip) Life() context.Context { return trip.life }
-
-// Cancel ends the request's context with cause. If cause is a *Failure, Failure returns it.
-func (trip *RoundTrip) Cancel(cause error) { trip.cancel(cause) }
-
-// Deadline returns the request's deadline, which ResumeTimer moves by the length of each pause.
-func (trip *RoundTrip) Deadline() time.Time { return trip.timer.deadline() }
-
-// SetIdleTimeout makes the request also end when the server has sent nothing for d.
-func (trip *RoundTrip) SetIdleTimeout(d time.Duration) { trip.timer.setIdle(d) }
-
-// PauseTimer suspends the request's deadline and idle timeout until ResumeTimer, while a user is asked something. It
-// must not be called again before ResumeTimer.
-func (trip *RoundTrip) PauseTimer() { trip.timer.pause() }
-
-// ResumeTimer ends a pause. It moves the deadline by the length of the pause and restarts the idle timeout.
-func (trip *RoundTrip) ResumeTimer() { trip.timer.resume() }
+// Cancel ends the request's context with cause. If cause is a *Failure, Failure returns it. The SDK then sends
+// notifications/cancelled, because the server may still work on the request.
+func (r *RoundTrip) Cancel(cause error) { r.cancel(cause) }
 
 // Sent reports whether the server may have received the request.
-func (trip *RoundTrip) Sent() bool { return trip.sent.Load() }
+func (r *RoundTrip) Sent() bool { return r.sent.Load() }
 
 // SetNotSent makes Sent return false. Call it when the server has refused the request without executing it.
-func (trip *RoundTrip) SetNotSent() { trip.sent.Store(false) }
+func (r *RoundTrip) SetNotSent() { r.sent.Store(false) }
 
-// FetchingToken reports whether the request is waiting for its token, or fetching the token has failed.
-func (trip *RoundTrip) FetchingToken() bool { return trip.fetchingToken.Load() }
-
-// TokenRenewed reports whether the request's token was renewed, which is done only once.
-func (trip *RoundTrip) TokenRenewed() bool { return trip.tokenRenewed.Load() }
-
-// SetTokenRenewed sets what TokenRenewed returns. It is for a handshake, whose requests each have a RoundTrip but
-// together may renew the token only once.
-func (trip *RoundTrip) SetTokenRenewed(renewed bool) { trip.tokenRenewed.Store(renewed) }
-
-// sender returns the Sender of trip or else of its Session; nil if they have none. trip may be nil.
-func (trip *RoundTrip) sender() Sender {
+// sender returns the request's Sender or else its Session's; nil if they have none. r may be nil.
+func (r *RoundTrip) sender() Sender {
 	switch {
-	case trip == nil:
+	case r == nil:
 		return nil
-	case trip.Tokens == nil && trip.Session != nil:
-		return trip.Session.Tokens
+	case r.Tokens == nil && r.Session != nil:
+		return r.Session.Tokens
 	}
-	return trip.Tokens
+	return r.Tokens
 }
 
 // traceConn returns ctx with a trace that sets sent and sentAt when the request gets a TCP connection.
-func (trip *RoundTrip) traceConn(ctx context.Context) context.Context {
+func (r *RoundTrip) traceConn(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) {
-			trip.sentAt.Store(time.Now().UnixNano())
-			trip.sent.Store(true)
+			r.sentAt.Store(time.Now().UnixNano())
+			r.sent.Store(true)
 		},
 	})
 }
 
 // prepareMessage resets the state for the next message of the request. A call sends several messages if the server
 // answers with input_required (SEP-2322).
-func (trip *RoundTrip) prepareMessage() {
-	trip.answered.Store(false)
-	trip.timer.noteActivity()
+func (r *RoundTrip) prepareMessage() {
+	r.answered.Store(false)
+	r.noteActivity()
 }
 
 // countReceived counts a message of n bytes that the server sent before its answer. It returns a failure if the server
 // has sent more than maxReceivedMessages or maxReceivedBytes for this request, otherwise nil.
-func (trip *RoundTrip) countReceived(n int) *Failure {
-	if trip.receivedBytes.Add(int64(n)) <= maxReceivedBytes && trip.receivedMessages.Add(1) <= maxReceivedMessages {
+func (r *RoundTrip) countReceived(n int) *Failure {
+	if r.receivedBytes.Add(int64(n)) <= maxReceivedBytes && r.receivedMessages.Add(1) <= maxReceivedMessages {
 		return nil
 	}
 	return &Failure{
@@ -182,43 +164,38 @@ func (trip *RoundTrip) countReceived(n int) *Failure {
 	}
 }
 
-// countOrAbort calls countReceived, and aborts the request if that returns a failure. It is for messages that did not
-// come in the request's own stream.
-func (trip *RoundTrip) countOrAbort(n int) {
-	if f := trip.countReceived(n); f != nil {
-		trip.abort(f)
+// countOrCancel calls countReceived for a message from another stream, and cancels the request if that fails.
+func (r *RoundTrip) countOrCancel(n int) {
+	if failure := r.countReceived(n); failure != nil {
+		r.Cancel(failure)
 	}
 }
 
-// hasToken reports whether message, the text of a progress notification, contains trip's progress token as a JSON
-// string. It does not decode message, so the string may be the value of another member.
-func (trip *RoundTrip) hasToken(message []byte) bool {
-	return trip.ProgressToken != "" && bytes.Contains(message, []byte(`"`+trip.ProgressToken+`"`))
+// hasToken reports whether message, the text of a progress notification, contains the request's progress token as a
+// JSON string. It does not decode message, so the string may be the value of another member.
+func (r *RoundTrip) hasToken(message []byte) bool {
+	return r.ProgressToken != "" && bytes.Contains(message, []byte(`"`+r.ProgressToken+`"`))
 }
 
 // fail ends the request's context with f, unless the context has already ended. The SDK has no exported error that
 // fails one request and keeps the session, so the context must end. The SDK then calls Write with
 // notifications/cancelled. noCancel suppresses that message, because the server has nothing to cancel.
-func (trip *RoundTrip) fail(f *Failure) {
-	trip.cancel(f)
-	if context.Cause(trip.ctx) == error(f) { // the context had not ended before
-		trip.noCancel.Store(true)
-		trip.answered.Store(f.Kind != UnknownOutcome)
+func (r *RoundTrip) fail(f *Failure) {
+	r.cancel(f)
+	if context.Cause(r.ctx) == error(f) { // the context had not ended before
+		r.noCancel.Store(true)
+		r.answered.Store(f.Kind != UnknownOutcome)
 	}
 }
 
-// abort ends the request's context with f, as fail does. Unlike fail, it lets the SDK's notifications/cancelled be
-// sent, because the server may still work on the request.
-func (trip *RoundTrip) abort(f *Failure) { trip.cancel(f) }
-
-// acceptAnswer records that the server has answered with r. If r has neither an error nor a result, it records nothing
+// acceptAnswer records that the server has answered. If answer has neither an error nor a result, it records nothing
 // and returns a failure.
-func (trip *RoundTrip) acceptAnswer(r *jsonrpc.Response) *Failure {
-	hasResult := len(r.Result) > 0 && string(r.Result) != "null"
-	if r.Error == nil && !hasResult {
+func (r *RoundTrip) acceptAnswer(answer *jsonrpc.Response) *Failure {
+	hasResult := len(answer.Result) > 0 && string(answer.Result) != "null"
+	if answer.Error == nil && !hasResult {
 		return BadReply("it has no result", nil)
 	}
-	trip.answered.Store(true)
+	r.answered.Store(true)
 	return nil
 }
 
@@ -236,27 +213,33 @@ func meansLostSession(e *jsonrpc.Error) bool {
 	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
 }
 
+// failureWithoutReply returns the failure of an HTTP request, sent with traceConn, that ended with err and no reply.
+func (r *RoundTrip) failureWithoutReply(err error) *Failure {
+	if r.sent.Load() {
+		return unansweredFailure(err)
+	}
+	return unsentFailure(err)
+}
+
 // Failure returns the reason why the request has no result. err is the error that the SDK returned for the request. If
 // err says that the session is lost, Failure also sets Session.Lost.
-func (trip *RoundTrip) Failure(err error) *Failure {
-	if trip.ctx.Err() != nil {
-		return trip.Ended()
+func (r *RoundTrip) Failure(err error) *Failure {
+	if r.ctx.Err() != nil {
+		return r.Ended()
 	}
-	rpc, isErr := errors.AsType[*jsonrpc.Error](err)
-	_, fromServer := errors.AsType[*serverError](err)
-	if isErr && fromServer {
-		hasSession := !trip.Handshake && trip.Session.hasID.Load()
-		if hasSession && meansLostSession(rpc) {
-			trip.Session.Lost.Store(true)
-			return LostSession(rpc)
+	if answer, ok := errors.AsType[*serverError](err); ok {
+		hasSession := !r.Handshake && r.Session.hasID.Load()
+		if hasSession && meansLostSession(&answer.rpc) {
+			r.Session.Lost.Store(true)
+			return LostSession(&answer.rpc)
 		}
-		return rpcFailure(rpc)
+		return rpcFailure(&answer.rpc)
 	}
 	switch {
-	case !trip.sent.Load():
+	case !r.sent.Load():
 		// The SDK did not send the request, because the session has ended.
 		return LostSession(err)
-	case trip.answered.Load():
+	case r.answered.Load():
 		// The SDK could not decode the result.
 		return BadReply("it does not decode", err)
 	}
@@ -265,51 +248,52 @@ func (trip *RoundTrip) Failure(err error) *Failure {
 
 // Ended returns the reason why the request's context has ended: the *Failure with which it was cancelled, or a failure
 // of Kind Timeout or Cancelled. The context must have ended.
-func (trip *RoundTrip) Ended() *Failure {
-	cause := context.Cause(trip.ctx)
+func (r *RoundTrip) Ended() *Failure {
+	cause := context.Cause(r.ctx)
 	if f, ok := errors.AsType[*Failure](cause); ok {
 		return f
 	}
 	switch {
 	case errors.Is(cause, ErrClosed):
 		return &Failure{Kind: Cancelled, Public: "answerd is shutting down", Err: cause}
-	case errors.Is(cause, ErrTimeout) && trip.fetchingToken.Load():
+	case errors.Is(cause, ErrTimeout) && r.FetchingToken.Load():
 		return &Failure{Kind: Timeout, Public: "no token for it in time", NotRun: true, Err: CredentialsError(cause)}
-	case errors.Is(cause, ErrTimeout), errors.Is(trip.caller.Err(), context.DeadlineExceeded):
-		return &Failure{Kind: Timeout, Public: "no answer in time", NotRun: !trip.Sent(), Err: cause}
+	case errors.Is(cause, ErrTimeout), errors.Is(r.caller.Err(), context.DeadlineExceeded):
+		return &Failure{Kind: Timeout, Public: "no answer in time", NotRun: !r.Sent(), Err: cause}
 	}
 	return &Failure{Kind: Cancelled, Public: "cancelled", Err: cause}
 }
 
 // streamOpened records that a stream of the request is open until streamClosed is called.
-func (trip *RoundTrip) streamOpened() {
-	trip.mu.Lock()
-	defer trip.mu.Unlock()
-	trip.streams++
+func (r *RoundTrip) streamOpened() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.streams++
 }
 
-// streamClosed must be called once for each streamOpened. If it closes the last stream after Finish, it ends the
-// request's context.
-func (trip *RoundTrip) streamClosed() {
-	trip.mu.Lock()
-	defer trip.mu.Unlock()
-	trip.streams--
-	if trip.streams == 0 && trip.lingerTimer != nil && trip.lingerTimer.Stop() {
-		trip.release()
+// streamClosed must be called once for each streamOpened. After Finish, the last one ends the request's context.
+func (r *RoundTrip) streamClosed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.streams--
+	if r.streams == 0 && r.lingerTimer != nil && r.lingerTimer.Stop() {
+		r.release()
 	}
 }
 
 // Finish ends the request's context. If an answered request's stream is still being read to its end, so that its TCP
 // connection can be used again, the context ends later: with the stream, or after lingerTimeout.
-func (trip *RoundTrip) Finish() {
-	trip.mu.Lock()
-	defer trip.mu.Unlock()
-	if trip.Session != nil && trip.Session.standalone.Load() {
-		trip.Session.inflight.remove(trip, trip.sent.Load() && !trip.answered.Load())
+func (r *RoundTrip) Finish() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.Session != nil && r.Session.standalone.Load() {
+		isAbandoned := r.sent.Load() && !r.answered.Load()
+		r.Session.inflight.remove(r, isAbandoned)
 	}
-	if trip.streams > 0 && trip.answered.Load() && trip.detach() && trip.ctx.Err() == nil {
-		trip.lingerTimer = time.AfterFunc(lingerTimeout, trip.release)
+	isStillRead := r.streams > 0 && r.answered.Load()
+	if isStillRead && r.detach() && r.ctx.Err() == nil {
+		r.lingerTimer = time.AfterFunc(lingerTimeout, r.release)
 		return
 	}
-	trip.release()
+	r.release()
 }

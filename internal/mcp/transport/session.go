@@ -9,9 +9,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// Session is the state that a session's connection and the session's owner (package session) share. The owner creates
-// a Session for each handshake, sets all functions of Handlers, and puts the Session into every RoundTrip of the
-// session.
+// Session is the state that a session's connection and the session's owner (package session) share. The owner creates a
+// Session for each handshake, sets all functions of Handlers, and puts it into every RoundTrip of the session.
 type Session struct {
 	Handlers
 	// Tokens adds tokens to requests whose RoundTrip has no Tokens. If it is nil, HeaderTransport.Tokens does.
@@ -47,18 +46,17 @@ type Sender interface {
 type Handlers struct {
 	// Protocol returns the negotiated protocol version; "" until the handshake is complete.
 	Protocol func() string
-	// Request is called with a request of the server and the RoundTrip of the call that the request is about; trip is
-	// nil if that call is unknown. It returns the request to pass to the SDK. On connections that all calls share, it
-	// is called only for elicitation and sampling.
-	Request func(m *jsonrpc.Request, trip *RoundTrip) *jsonrpc.Request
+	// Request is called with a request of the server and the RoundTrip of the call that the request is about; roundTrip
+	// is nil if that call is unknown. It returns the request to pass to the SDK. On connections that all calls share,
+	// it is called only for elicitation and sampling.
+	Request func(m *jsonrpc.Request, roundTrip *RoundTrip) *jsonrpc.Request
 	// Notification is called with notifications other than progress and log messages.
 	Notification func(method string, params json.RawMessage)
 	// Progress and Log are called with the text of each notification about a call. The text is valid until they
 	// return. It may be invalid JSON, or have another call's progress token.
-	Progress, Log func(trip *RoundTrip, message json.RawMessage)
-	// Listening is called with true when a standalone stream was opened. It is called with false when the first
-	// attempt to open one has failed, and when a stream has ended. Messages that the server sends before the next true
-	// are lost.
+	Progress, Log func(roundTrip *RoundTrip, message json.RawMessage)
+	// Listening is called with true when a standalone stream was opened. It is called with false when the first attempt
+	// to open one has failed, and when a stream has ended. Messages before the next true are lost.
 	Listening func(bool)
 	// Forgotten is called when the standalone stream shows that the server no longer knows the session.
 	Forgotten func()
@@ -73,25 +71,25 @@ type inflightCalls struct {
 	abandoned bool // a sent call ended without an answer, so the server may still work on it
 }
 
-// add adds trip, which sends a request during which the server may ask something.
-func (c *inflightCalls) add(trip *RoundTrip) {
+// add adds call, whose request is about to be sent. The server may ask something during the call.
+func (c *inflightCalls) add(call *RoundTrip) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.calls == nil {
 		c.calls = map[*RoundTrip]struct{}{}
 	}
-	c.calls[trip] = struct{}{}
+	c.calls[call] = struct{}{}
 }
 
-// remove removes trip, which has ended; trip need not have been added. abandoned says that trip was sent and not
-// answered. After that, no message of the session can be attributed to a call any more, because over HTTP nothing
-// shows when the server has finished an abandoned call.
-func (c *inflightCalls) remove(trip *RoundTrip, abandoned bool) {
+// remove removes call, which has ended, if it was added. isAbandoned says that the call was sent and not answered.
+// After that, no message of the session can be attributed to a call any more, because over HTTP nothing shows when the
+// server has finished an abandoned call.
+func (c *inflightCalls) remove(call *RoundTrip, isAbandoned bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, added := c.calls[trip]
-	delete(c.calls, trip)
-	if added && abandoned {
+	_, wasAdded := c.calls[call]
+	delete(c.calls, call)
+	if wasAdded && isAbandoned {
 		c.abandoned = true
 	}
 }
@@ -111,22 +109,22 @@ func (c *inflightCalls) onlyCall() *RoundTrip {
 	if c.abandoned || len(c.calls) != 1 {
 		return nil
 	}
-	for trip := range c.calls {
-		trip.timer.noteActivity()
-		return trip
+	for call := range c.calls {
+		call.noteActivity()
+		return call
 	}
 	return nil
 }
 
-// progress passes a progress notification to every call whose token seems to be in the message (RoundTrip.hasToken).
-// The Session's Progress handler decodes the message and compares the token.
-func (c *inflightCalls) progress(message json.RawMessage) {
+// passProgress passes a progress notification to every call whose token seems to be in the message
+// (RoundTrip.hasToken). The Session's Progress handler decodes the message and compares the token.
+func (c *inflightCalls) passProgress(message json.RawMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for trip := range c.calls {
-		if trip.hasToken(message) {
-			trip.countOrAbort(len(message))
-			trip.Session.Progress(trip, message)
+	for call := range c.calls {
+		if call.hasToken(message) {
+			call.countOrCancel(len(message))
+			call.Session.Progress(call, message)
 		}
 	}
 }

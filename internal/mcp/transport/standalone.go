@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -41,18 +42,22 @@ const minStreamTime = 10 * time.Second
 // short, because the session's owner asks for what it missed when the stream opens later.
 const changesWait = 500 * time.Millisecond
 
+// noTimeout is a headerTimeout of openStream that does not limit the wait.
+const noTimeout = 0
+
 // openStandaloneStream opens a new session's standalone stream, and starts the goroutine that reads it until the
 // session ends. It waits a short time for the stream, because most servers drop messages that they send while no
 // stream is open. It does not wait longer, because some servers send the reply's headers only with the first event.
 func (c *httpConn) openStandaloneStream() {
+	isConfigured := c.StandaloneStream != nil
 	c.session.standalone.Store(true)
-	c.session.asksOnStandalone.Store(c.StandaloneStream != nil)
+	c.session.asksOnStandalone.Store(isConfigured)
 	s := &standaloneStream{conn: c}
-	wait := changesWait
-	if c.StandaloneStream != nil { // the stream also carries the server's requests, which are not repeated
-		wait = NotifyTimeout
+	headerTimeout := changesWait
+	if isConfigured { // the stream also carries the server's requests, which are not repeated
+		headerTimeout = NotifyTimeout
 	}
-	s.advance(wait)
+	s.advance(headerTimeout)
 	if s.resp == nil {
 		c.session.Listening(false)
 	}
@@ -77,26 +82,25 @@ func (c *httpConn) wantsStandaloneStream() bool {
 func (s *standaloneStream) readUntilClosed() {
 	defer s.endStream()
 	for s.resp != nil || s.waitToReopen() {
-		s.advance(0)
+		s.advance(noTimeout)
 	}
 }
 
-// advance reads one message of the open stream, or opens a stream with timeout if none is open (openStream). A panic
-// ends the stream and counts as a failure.
-func (s *standaloneStream) advance(timeout time.Duration) {
+// advance reads one message of the open stream, or calls openStream if none is open. A panic ends the stream and counts
+// as a failure.
+func (s *standaloneStream) advance(headerTimeout time.Duration) {
 	defer Recover(s.conn.Logger, func(*Failure) {
 		s.endStream()
 		s.failures++
 	})
 	if s.resp == nil {
-		s.openStream(timeout)
+		s.openStream(headerTimeout)
 		return
 	}
 	s.readMessage()
 }
 
-// waitToReopen waits before the next GET and returns true. It returns false if the stream is unavailable or the
-// session ends.
+// waitToReopen waits before the next GET and returns true. It returns false if none may follow or the session ends.
 func (s *standaloneStream) waitToReopen() bool {
 	wait := s.retry
 	if wait == 0 || s.failures > 1 { // after one failure, the server's reconnection time is enough
@@ -106,11 +110,10 @@ func (s *standaloneStream) waitToReopen() bool {
 }
 
 // openStream sends a GET. If the reply is a stream, it sets s.resp and calls Listening. For any other reply,
-// processRefusal decides whether another GET follows. timeout limits the wait for the reply's headers; 0 means no
-// limit.
-func (s *standaloneStream) openStream(timeout time.Duration) {
-	// Each GET has its own RoundTrip, because it may renew a token once.
-	ctx, cancel := context.WithCancel(context.WithValue(s.conn.ctx, roundTripKey{}, &RoundTrip{Session: s.conn.session}))
+// processRefusal decides whether another GET follows. headerTimeout limits the wait for the reply's headers; noTimeout
+// means no limit.
+func (s *standaloneStream) openStream(headerTimeout time.Duration) {
+	ctx, cancel := context.WithCancel(withRoundTrip(s.conn.ctx, s.conn.session))
 	s.failures++ // endStream resets it after a stream that has lasted long enough
 	s.busyFor = 0
 	request, err := s.conn.newRequest(ctx, http.MethodGet, nil)
@@ -121,8 +124,8 @@ func (s *standaloneStream) openStream(timeout time.Duration) {
 	if s.lastID != "" {
 		request.Header.Set("Last-Event-ID", s.lastID)
 	}
-	if timeout > 0 {
-		headerTimer := time.AfterFunc(timeout, cancel)
+	if headerTimeout != noTimeout {
+		headerTimer := time.AfterFunc(headerTimeout, cancel)
 		defer headerTimer.Stop()
 	}
 	resp, err := s.conn.RoundTripper.RoundTrip(request)
@@ -143,38 +146,38 @@ func (s *standaloneStream) openStream(timeout time.Duration) {
 }
 
 // processRefusal processes resp, a reply to a GET that is not a stream. It sets s.unavailable if no GET should follow:
-// the session is lost, or no stream was ever open and the status means that the server has none. Besides 405 and 501,
-// servers use 2xx, 400, 404 and 406 for that (python-sdk#3102, go-sdk#393). Once a stream was open, these statuses may
-// come from a proxy or another replica, so more GETs follow.
+// the session is lost, or no stream was ever open and the status means that the server has none (meansNoStream). Once a
+// stream was open, such a status may come from a proxy or another replica, so more GETs follow.
 func (s *standaloneStream) processRefusal(resp *http.Response) {
 	body := drainBody(resp)
 	s.busyFor = retryAfter(resp.Header)
 	status := resp.StatusCode
-	if !s.opened.IsZero() {
-		switch {
-		case s.conn.SessionID() != "" && saysSessionLost(status, body):
-			s.unavailable = true
-			s.conn.session.Forgotten()
-		case status == http.StatusBadRequest, status == http.StatusNotFound:
-			s.lastID = "" // the server may no longer have that event
+	wasOpen := !s.opened.IsZero()
+	switch {
+	case wasOpen && s.conn.SessionID() != "" && saysSessionLost(status, body):
+		s.unavailable = true
+		s.conn.session.Forgotten()
+	case wasOpen && (status == http.StatusBadRequest || status == http.StatusNotFound):
+		s.lastID = "" // the server may no longer have that event
+	case !wasOpen && meansNoStream(status):
+		s.unavailable = true
+		level := slog.LevelDebug // the specification does not require the stream
+		if s.conn.StandaloneStream != nil {
+			level = slog.LevelWarn // the configuration does
 		}
-		return
+		s.conn.Logger.Log(s.conn.ctx, level, "MCP server has no standalone stream", "status", status)
 	}
-	isAbsent := status < 300
+}
+
+// meansNoStream reports whether a server without a standalone stream may answer the first GET with this status. Besides
+// 405 and 501, servers use 2xx, 400, 404 and 406 for that (python-sdk#3102, go-sdk#393).
+func meansNoStream(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
 		http.StatusNotImplemented:
-		isAbsent = true
+		return true
 	}
-	if !isAbsent {
-		return
-	}
-	s.unavailable = true
-	level := slog.LevelDebug // the specification does not require the stream
-	if s.conn.StandaloneStream != nil {
-		level = slog.LevelWarn // the configuration does
-	}
-	s.conn.Logger.Log(s.conn.ctx, level, "MCP server has no standalone stream", "status", status)
+	return status < 300
 }
 
 // endStream closes the open stream, if any, and calls Listening. A stream that lasted longer than minStreamTime resets
@@ -195,49 +198,53 @@ func (s *standaloneStream) endStream() {
 // readMessage reads and processes one message of the open stream. An error ends the stream.
 func (s *standaloneStream) readMessage() {
 	msg, data, _, err := s.events.nextMessage()
-	if id := s.events.lastID(); id != "" {
-		s.lastID = id
-	}
-	if d := s.events.retry(); d > 0 {
-		s.retry = d
-	}
+	s.lastID = cmp.Or(s.events.lastID(), s.lastID)
+	s.retry = cmp.Or(s.events.retry(), s.retry)
 	if err != nil {
-		if f, ok := errors.AsType[*Failure](err); ok && f.Kind == TooLarge {
+		if failure, ok := errors.AsType[*Failure](err); ok && failure.Kind == TooLarge {
 			s.lastID = "" // so that the server does not send the same event again
 		}
 		s.endStream()
 		return
 	}
 	// Responses are ignored: answers come in the replies to POSTs.
-	if m, ok := msg.(*jsonrpc.Request); ok {
-		s.processMessage(m, data)
+	if request, ok := msg.(*jsonrpc.Request); ok {
+		s.processMessage(request, data)
 	}
 }
 
-// processMessage processes msg, whose text is data. It passes progress and log messages to their calls, delivers
-// requests and their cancellations to the SDK, and calls Notification for the rest. Too many requests end the stream.
+// processMessage processes msg, whose text is data. It passes progress to the call with the progress token, and a log
+// message to the only call in flight, or drops it. It delivers requests and their cancellations to the SDK, and passes
+// all other notifications to the session.
 func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 	session := s.conn.session
 	switch {
 	case msg.Method == notificationProgress:
-		session.inflight.progress(data)
+		session.inflight.passProgress(data)
 	case msg.Method == notificationMessage:
-		if trip := session.inflight.onlyCall(); trip != nil {
-			trip.countOrAbort(len(data))
-			session.Log(trip, data)
+		if call := session.inflight.onlyCall(); call != nil {
+			call.countOrCancel(len(data))
+			session.Log(call, data)
 		}
 	case msg.IsCall(), msg.Method == notificationCancelled:
-		msg.Params = bytes.Clone(msg.Params) // copied, because data is valid only until the next message
-		s.requests++                         // bounded, because each answer costs a POST
-		if tooManyRequests(s.requests, s.opened) {
-			s.endStream()
-			return
-		}
-		if msg.IsCall() {
-			msg = session.Request(msg, session.inflight.onlyCall())
-		}
-		_ = s.conn.deliver(s.conn.ctx, msg) // fails only if the session has ended
+		s.deliverRequest(msg)
 	default:
-		session.Notification(msg.Method, bytes.Clone(msg.Params))
+		session.Notification(msg.Method, bytes.Clone(msg.Params)) // copied as in deliverRequest
 	}
+}
+
+// deliverRequest delivers msg, a request of the server or its cancellation, to the SDK. Too many of them end the
+// stream, because each answer costs a POST.
+func (s *standaloneStream) deliverRequest(msg *jsonrpc.Request) {
+	s.requests++
+	if tooManyRequests(s.requests, s.opened) {
+		s.endStream()
+		return
+	}
+	msg.Params = bytes.Clone(msg.Params) // copied, because they are valid only until the next message is read
+	if msg.IsCall() {
+		session := s.conn.session
+		msg = session.Request(msg, session.inflight.onlyCall())
+	}
+	_ = s.conn.deliver(s.conn.ctx, msg) // fails only if the session has ended
 }

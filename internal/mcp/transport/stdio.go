@@ -37,40 +37,38 @@ type stdioServer struct {
 }
 
 // NewStdio returns the endpoint of a child process that speaks MCP on its standard input and output. It starts no
-// process. Endpoint.Close ends the process, and returns when the process and its group have ended, after some 5 s at
-// most.
+// process. Endpoint.Close ends the process, and returns when its process group has ended, after some 5 s at most.
 func NewStdio(cfg StdioConfig) Endpoint {
 	s := &stdioServer{cfg: cfg}
-	e := &streamEndpoint{open: s.startProcess, close: s.endProcess, log: cfg.Logger}
+	e := &streamEndpoint{open: s.replaceProcess, close: s.endProcess, log: cfg.Logger}
 	if cfg.Query { // this also suppresses the connection's own warning about query parameters
 		e.warnQuery.Do(func() { cfg.Logger.Warn("a process does not have a URL: its query parameters are not sent") })
 	}
 	return e
 }
 
-// startProcess starts the process of a new session. Before that, it closes the previous process and waits until it has
-// ended or ctx ends, since the old process may have files and ports open that the new one needs. The error is a
-// *Failure.
-func (s *stdioServer) startProcess(ctx context.Context) (MessageConn, error) {
+// replaceProcess starts the process of a new session. Before that, it closes the previous process and waits until it
+// has ended or ctx ends, since it may have files and ports open that the new one needs. The error is a *Failure.
+func (s *stdioServer) replaceProcess(ctx context.Context) (MessageConn, error) {
 	s.mu.Lock()
-	last := s.current
+	previous := s.current
 	s.mu.Unlock()
-	if last != nil {
-		_ = last.Close()
+	if previous != nil {
+		_ = previous.Close()
 		select {
-		case <-last.gone:
+		case <-previous.gone:
 		case <-ctx.Done():
-			return nil, &Failure{Kind: Unavailable, Public: "its last process has not ended yet", NotRun: true, Err: context.Cause(ctx)}
+			return nil, unavailable("its last process has not ended yet", context.Cause(ctx))
 		}
 	}
 	if s.starts.forbidsStart(time.Now()) {
-		return nil, &Failure{Kind: Unavailable, Public: "its process ended too often, and is started again later", NotRun: true}
+		return nil, unavailable("its process ended too often, and is started again later", nil)
 	}
 	started, err := startProcess(&s.cfg)
 	if err != nil {
-		return nil, &Failure{Kind: Unavailable, Public: startReason(err), NotRun: true, Err: err}
+		return nil, unavailable(startReason(err), err)
 	}
-	s.starts.count(time.Now())
+	s.starts.addStart(time.Now())
 	s.mu.Lock()
 	s.current = started
 	s.mu.Unlock()
@@ -78,7 +76,7 @@ func (s *stdioServer) startProcess(ctx context.Context) (MessageConn, error) {
 }
 
 // endProcess closes the current process, if any, and waits until it and its group have ended. It must not run
-// concurrently with startProcess.
+// concurrently with replaceProcess.
 func (s *stdioServer) endProcess() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,9 +121,8 @@ func (l *startLimit) forbidsStart(now time.Time) bool {
 	return len(l.starts) >= maxStarts
 }
 
-// count records a start at the time now. Do not call it for a command that could not be started, because no process
-// ended.
-func (l *startLimit) count(now time.Time) {
+// addStart records a start at the time now. Do not call it for a start that failed, because no process ended.
+func (l *startLimit) addStart(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.starts = append(l.starts, now)

@@ -36,15 +36,15 @@ func (t *idleTimer) start(end time.Time, expire func()) {
 	t.timer = time.AfterFunc(remaining, t.check)
 }
 
-// deadline returns when the timer expires at the latest. Each pause moves it.
-func (t *idleTimer) deadline() time.Time {
+// Deadline returns when the timer expires at the latest. Each pause moves it.
+func (t *idleTimer) Deadline() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.end
 }
 
-// setIdle sets the idle timeout to d, counted from now.
-func (t *idleTimer) setIdle(d time.Duration) {
+// SetIdleTimeout makes the timer also expire when nothing has come from the server for d, counted from now.
+func (t *idleTimer) SetIdleTimeout(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.idleTimeout = d
@@ -71,36 +71,41 @@ func (t *idleTimer) resetLocked(now time.Time) {
 	}
 }
 
-// check runs when the timer fires. It calls expire if the timer is due. If something came from the server since the
-// timer was set, it sets the timer again. If the timer is paused or done, it does nothing.
+// check runs when the timer fires. It calls expire if the timer is due.
 func (t *idleTimer) check() {
+	if t.finishIfDue() {
+		t.expire()
+	}
+}
+
+// finishIfDue marks the timer as done and returns true if it is due. If something came from the server since the timer
+// was set, it sets the timer again. If the timer is paused or done, it does nothing.
+func (t *idleTimer) finishIfDue() (isDue bool) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	now := time.Now()
 	if t.done || !t.pausedAt.IsZero() {
-		t.mu.Unlock()
-		return
+		return false
 	}
 	if now.Before(t.dueLocked()) {
 		t.resetLocked(now)
-		t.mu.Unlock()
-		return
+		return false
 	}
 	t.done = true
-	t.mu.Unlock()
-	t.expire()
+	return true
 }
 
-// pause stops the timer until resume. It must not be called again before resume.
-func (t *idleTimer) pause() {
+// PauseTimer stops the timer until ResumeTimer. It must not be called again before ResumeTimer.
+func (t *idleTimer) PauseTimer() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.timer.Stop()
 	t.pausedAt = time.Now()
 }
 
-// resume continues the timer after pause, and moves the deadline by the length of the pause. If the timer is done, it
-// does not fire again.
-func (t *idleTimer) resume() {
+// ResumeTimer continues the timer after PauseTimer, and moves the deadline by the length of the pause. If the timer is
+// done, it does not fire again.
+func (t *idleTimer) ResumeTimer() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
@@ -115,5 +120,5 @@ func (t *idleTimer) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.timer.Stop()
-	t.done = true // so that resume does not start it again
+	t.done = true // so that ResumeTimer does not start it again
 }

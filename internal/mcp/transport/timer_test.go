@@ -23,14 +23,14 @@ func TestIdleTimerExpires(t *testing.T) {
 		}, 20 * time.Second},
 		"a person in between": {func(l *idleTimer) {
 			<-time.After(4 * time.Second)
-			l.pause()
+			l.PauseTimer()
 			<-time.After(time.Hour)
-			l.resume()
+			l.ResumeTimer()
 		}, time.Hour + 9*time.Second},
 		"a person, and signs without end": {func(l *idleTimer) {
-			l.pause()
+			l.PauseTimer()
 			<-time.After(time.Hour)
-			l.resume()
+			l.ResumeTimer()
 			for range 100 {
 				<-time.After(time.Second)
 				l.noteActivity()
@@ -43,7 +43,7 @@ func TestIdleTimerExpires(t *testing.T) {
 				over := make(chan time.Duration, 2)
 				var l idleTimer
 				l.start(began.Add(20*time.Second), func() { over <- time.Since(began) })
-				l.setIdle(5 * time.Second)
+				l.SetIdleTimeout(5 * time.Second)
 				play.live(&l)
 				if took := <-over; took != play.want {
 					t.Errorf("expired after %s, want %s", took, play.want)
@@ -61,14 +61,14 @@ func TestIdleTimerKeepsItsTimeWhilePaused(t *testing.T) {
 		var l idleTimer
 		l.start(began.Add(10*time.Second), func() { over <- time.Since(began) })
 		<-time.After(4 * time.Second)
-		l.pause()
+		l.PauseTimer()
 		<-time.After(time.Hour)
-		l.resume()
+		l.ResumeTimer()
 		if took := <-over; took != time.Hour+10*time.Second {
 			t.Errorf("expired after %s, want %s", took, time.Hour+10*time.Second)
 		}
-		l.pause() // too late: it does not start again
-		l.resume()
+		l.PauseTimer() // too late: it does not start again
+		l.ResumeTimer()
 		l.stop()
 		<-time.After(time.Hour)
 		if len(over) != 0 {

@@ -13,15 +13,15 @@
 //
 //	e := transport.NewHTTP(transport.HTTPConfig{URL: url, RoundTripper: out, Logger: log})
 //	s := &transport.Session{Handlers: handlers}
-//	trip := &transport.RoundTrip{Session: s, Handshake: true}
-//	trip.Start(ctx, life, time.Now().Add(10*time.Second))
+//	roundTrip := &transport.RoundTrip{Session: s, Handshake: true}
+//	roundTrip.Start(ctx, life, time.Now().Add(10*time.Second))
 //	t := e.NewTransport()
-//	cs, err := client.Connect(trip.Context(), t, nil) // client is the go-sdk's
-//	trip.Finish()
+//	cs, err := client.Connect(roundTrip.Context(), t, nil) // client is the go-sdk's
+//	roundTrip.Finish()
 //	if err != nil {
 //		return t.Explain(err)
 //	}
-//	// Then, for each request: a new RoundTrip, and trip.Failure(err) if the request has no result.
+//	// Then, for each request: a new RoundTrip, and roundTrip.Failure(err) if the request has no result.
 package transport
 
 import (

@@ -24,8 +24,7 @@ const subprotocol = "mcp"
 // WebSocketConfig configures a server over a WebSocket.
 type WebSocketConfig struct {
 	URL *url.URL // with scheme http or https
-	// RoundTripper sends the WebSocket handshakes, which are HTTP requests. It adds the headers, the query parameters
-	// and the token.
+	// RoundTripper sends the WebSocket handshakes. It adds the headers, the query parameters and the token.
 	RoundTripper http.RoundTripper
 	Logger       *slog.Logger
 }
@@ -45,13 +44,11 @@ func NewWebSocket(cfg WebSocketConfig) Endpoint {
 	return NewStream(open, sockets.Wait, cfg.Logger)
 }
 
-// wsHandshake is the WebSocket handshake of one session. It is the http.RoundTripper that the WebSocket library sends
-// the handshake with.
+// wsHandshake is the WebSocket handshake of one session. It is the http.RoundTripper with which the library sends it.
 type wsHandshake struct {
 	next http.RoundTripper
 	// netConn is the WebSocket's network connection; nil before the server has switched protocols. socket needs it to
-	// close the connection within closeTimeout: the library does not export it, and its Close waits longer for a
-	// silent peer.
+	// close the connection within closeTimeout: the library does not export it, and its Close waits longer.
 	netConn io.Closer
 }
 
@@ -70,9 +67,9 @@ func (h *wsHandshake) dial(ctx context.Context, url string) (*websocket.Conn, er
 		// Status 101, but with wrong headers. The library has closed the connection.
 		return nil, BadReply("its WebSocket handshake is not valid", err)
 	case resp != nil && resp.StatusCode != http.StatusSwitchingProtocols:
-		return nil, refusal(resp)
+		return nil, replyFailure(resp)
 	}
-	return nil, noReply(err, false)
+	return nil, unsentFailure(err)
 }
 
 // RoundTrip implements http.RoundTripper. If the reply has status 101, its body is the network connection, and
@@ -164,7 +161,7 @@ func (s *socket) Read() ([]byte, error) {
 func (s *socket) readError(err error) error {
 	switch code := websocket.CloseStatus(err); code {
 	case -1: // no close frame
-		return s.closeNow(noReply(err, true))
+		return s.closeNow(unansweredFailure(err))
 	case websocket.StatusNormalClosure, websocket.StatusGoingAway:
 		return s.closeNow(io.EOF)
 	default:
@@ -193,7 +190,7 @@ func (s *socket) Write(data []byte) error {
 		return s.cause
 	}
 	if err != nil {
-		return s.closeNow(noReply(err, true))
+		return s.closeNow(unansweredFailure(err))
 	}
 	return nil
 }
@@ -250,8 +247,7 @@ func (s *socket) closeNow(cause error) error {
 func (s *socket) end(cause error, closeConn func()) error {
 	s.endOnce.Do(func() {
 		s.cause = cause
-		// Start this before ended is closed, which ends pingLoop: work must not reach 0 until the connection is
-		// closed.
+		// Start this before ended is closed, which ends pingLoop: otherwise work could reach 0 too early.
 		s.work.Go(func() {
 			defer Recover(s.log, func(*Failure) { _ = s.netConn.Close() })
 			closeConn()

@@ -26,57 +26,71 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 		c.endConnection(f)
 		err = f
 	})
-	trip := RoundTripOf(ctx)
+	roundTrip := RoundTripOf(ctx)
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		return c.send(ctx, msg, outMessage{id: m.ID})
 	case *jsonrpc.Request:
-		isCancel := m.Method == notificationCancelled
-		switch {
-		case m.IsCall():
-			return c.sendRequest(ctx, trip, standardName(m))
-		case isCancel && !c.closePending(m.Params):
-			return nil // the server never got the request, or has answered it
-		case isCancel && trip != nil && trip.Handshake:
-			return nil // initialize must not be cancelled (2025-11-25 basic/lifecycle)
-		case isCancel:
-			return c.sendCancel(ctx, m)
+		if m.IsCall() {
+			return c.sendRequest(ctx, roundTrip, standardName(m))
+		}
+		if m.Method == notificationCancelled {
+			return c.cancelRequest(ctx, roundTrip, m)
 		}
 	}
 	return c.send(ctx, msg, outMessage{})
 }
 
-// sendRequest sends the request msg. It first registers msg as pending, since the answer can arrive at once. trip is
-// nil for a request that the SDK itself sends. After an error the request is no longer pending, unless ctx has ended:
-// the server may then have received the request, and the SDK calls Write with its cancellation.
-func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) error {
-	pending := &pendingRequest{id: msg.ID, trip: trip, method: msg.Method}
-	if trip != nil {
-		trip.prepareMessage()
-		if len(trip.Query) > 0 {
+// cancelRequest removes the pending request that cancellation refers to, whose RoundTrip is roundTrip, and sends
+// cancellation if the server needs it. roundTrip may be nil.
+func (c *streamConn) cancelRequest(ctx context.Context, roundTrip *RoundTrip, cancellation *jsonrpc.Request) error {
+	isUnanswered := c.abandonPending(cancellation.Params)
+	isHandshake := roundTrip != nil && roundTrip.Handshake
+	if !isUnanswered || isHandshake { // initialize must not be cancelled (2025-11-25 basic/lifecycle)
+		return nil
+	}
+	return c.sendCancel(ctx, cancellation)
+}
+
+// sendRequest sends the request msg. It first registers msg as pending, since the answer can arrive at once. roundTrip
+// is nil for a request that the SDK itself sends. After an error the request is no longer pending, unless ctx has
+// ended: the server may then have received the request, and the SDK calls Write with its cancellation.
+func (c *streamConn) sendRequest(ctx context.Context, roundTrip *RoundTrip, msg *jsonrpc.Request) error {
+	pending := &pendingRequest{id: msg.ID, roundTrip: roundTrip, method: msg.Method}
+	if roundTrip != nil {
+		roundTrip.prepareMessage()
+		if len(roundTrip.Query) > 0 {
 			c.endpoint.warnQuery.Do(func() { c.log.Warn("query parameters are sent to this MCP server in _meta only") })
 		}
 	}
+	if err := c.addPending(pending); err != nil {
+		return err
+	}
+	err := c.send(ctx, msg, outMessage{id: msg.ID, isRequest: true})
+	if err != nil && ctx.Err() == nil { // if ctx has ended, abandonPending needs to know whether the request was sent
+		c.removePending(msg.ID)
+	}
+	return err
+}
+
+// addPending registers pending, which is about to be sent. If the connection has ended, addPending fails pending and
+// returns the reason for that end.
+func (c *streamConn) addPending(pending *pendingRequest) error {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.err != nil {
-		defer c.mu.Unlock()
-		c.failPendingLocked(pending, false)
+		c.failPendingLocked(pending)
 		return c.err
 	}
-	c.pending[msg.ID] = pending
-	c.triedDiscover = c.triedDiscover || msg.Method == methodDiscover
-	if trip != nil {
-		c.setReadLimitLocked(trip)
-		if trip.ProgressToken != "" {
-			c.byToken[trip.ProgressToken] = trip
-		}
+	c.pending[pending.id] = pending
+	if pending.method == methodDiscover {
+		c.triedDiscover = true
 	}
-	c.mu.Unlock()
-	if err := c.send(ctx, msg, outMessage{id: msg.ID, isRequest: true}); err != nil {
-		if ctx.Err() == nil { // otherwise closePending removes it, and needs to know whether it was sent
-			c.removePending(msg.ID)
+	if pending.roundTrip != nil {
+		c.setReadLimitLocked(pending.roundTrip)
+		if token := pending.roundTrip.ProgressToken; token != "" {
+			c.byToken[token] = pending.roundTrip
 		}
-		return err
 	}
 	return nil
 }
@@ -133,8 +147,7 @@ func (c *streamConn) sendCancel(ctx context.Context, cancellation *jsonrpc.Reque
 	}
 }
 
-// writeLoop writes the messages of send and sendCancel until the connection ends. No other goroutine writes to the
-// connection.
+// writeLoop writes the messages of send and sendCancel until the connection ends. No other goroutine writes to it.
 func (c *streamConn) writeLoop() {
 	defer close(c.written)
 	for {
@@ -143,10 +156,10 @@ func (c *streamConn) writeLoop() {
 			c.writeQueued(m)
 		case <-c.cancelQueued:
 			c.mu.Lock()
-			cancels := c.cancellations
+			cancellations := c.cancellations
 			c.cancellations = nil
 			c.mu.Unlock()
-			for _, m := range cancels {
+			for _, m := range cancellations {
 				c.writeQueued(m)
 			}
 		case <-c.ended:
@@ -158,8 +171,8 @@ func (c *streamConn) writeLoop() {
 // writeQueued writes m and sends the result to m.done. It skips a request that was cancelled while it was queued. An
 // error ends the connection.
 func (c *streamConn) writeQueued(m *outMessage) {
-	pending, wanted := c.startWriting(m)
-	if !wanted {
+	pending, isCancelled := c.startWriting(m)
+	if isCancelled {
 		m.done <- nil
 		return
 	}
@@ -178,29 +191,29 @@ func (c *streamConn) writeData(data []byte) (err error) {
 }
 
 // startWriting records that m is being written. If m is a request, startWriting marks it as sent and returns its
-// pendingRequest, or returns wanted false if it is no longer pending. For other messages, pending is nil and wanted
-// true.
-func (c *streamConn) startWriting(m *outMessage) (pending *pendingRequest, wanted bool) {
+// pendingRequest. If the request is no longer pending, isCancelled is true and m must not be written. For other
+// messages, pending is nil and isCancelled false.
+func (c *streamConn) startWriting(m *outMessage) (pending *pendingRequest, isCancelled bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !m.isRequest {
 		// Not earlier, because the bound on incoming must include answers that wait to be written.
 		delete(c.incoming, m.id)
-		return nil, true
+		return nil, false
 	}
 	pending = c.pending[m.id]
 	if pending == nil {
-		return nil, false
+		return nil, true
 	}
 	pending.sent, pending.writing = true, true
-	if pending.trip != nil {
-		pending.trip.sent.Store(true)
+	if pending.roundTrip != nil {
+		pending.roundTrip.sent.Store(true)
 	}
-	return pending, true
+	return pending, false
 }
 
-// finishWriting records err, the result of writing pending, which may be nil. If err is a *Failure with NotRun,
-// nothing was sent. If the connection has ended during the write, finishWriting fails pending, because endConnection
+// finishWriting records err, the result of writing pending; either may be nil. If err is a *Failure with NotRun, nothing
+// was sent. If the connection has ended during the write, finishWriting fails pending, because endConnection
 // has left that to it.
 func (c *streamConn) finishWriting(pending *pendingRequest, err error) {
 	if pending == nil {
@@ -209,21 +222,21 @@ func (c *streamConn) finishWriting(pending *pendingRequest, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pending.writing = false
-	if f, ok := errors.AsType[*Failure](err); ok && f.NotRun {
+	if failure, ok := errors.AsType[*Failure](err); ok && failure.NotRun {
 		pending.sent = false
-		if pending.trip != nil {
-			pending.trip.sent.Store(false)
+		if pending.roundTrip != nil {
+			pending.roundTrip.sent.Store(false)
 		}
 	}
 	if c.err != nil {
-		c.failPendingLocked(pending, false)
+		c.failPendingLocked(pending)
 	}
 }
 
-// closePending removes the pending request that our notifications/cancelled with these params refers to. It returns
-// true if the request was sent and not answered, so that the server must get the cancellation. A request that was not
-// sent yet will not be sent, because startWriting no longer finds it.
-func (c *streamConn) closePending(params json.RawMessage) bool {
+// abandonPending removes the pending request that our notifications/cancelled with these params refers to. It returns
+// true if the request was sent and not answered; the server may then still work on it, which abandonPending records. A
+// request that was not sent yet will not be sent, because startWriting no longer finds it.
+func (c *streamConn) abandonPending(params json.RawMessage) (isUnanswered bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pending := c.removePendingLocked(cancelledID(params))

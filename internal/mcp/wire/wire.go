@@ -40,9 +40,9 @@ func NewDecoder(raw []byte) *jsontext.Decoder {
 	return jsontext.NewDecoder(bytes.NewBuffer(raw), Options...)
 }
 
-// Object reads an object from dec and calls f with each member's name. f must read the member's value from dec. Object
-// stops at the first error of dec or f and returns it.
-func Object(dec *jsontext.Decoder, f func(name string) error) error {
+// ReadObject reads an object from dec and calls f with each member's name. f must read the member's value from dec.
+// ReadObject stops at the first error of dec or f and returns it.
+func ReadObject(dec *jsontext.Decoder, f func(name string) error) error {
 	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != '{' {
 		return errors.Join(errors.New("not an object"), err)
 	}
@@ -59,9 +59,9 @@ func Object(dec *jsontext.Decoder, f func(name string) error) error {
 	return err
 }
 
-// Array reads an array from dec and calls f for each element. f must read the element from dec. Array stops at the
-// first error of dec or f and returns it.
-func Array(dec *jsontext.Decoder, f func() error) error {
+// ReadArray reads an array from dec and calls f for each element. f must read the element from dec. ReadArray stops at
+// the first error of dec or f and returns it.
+func ReadArray(dec *jsontext.Decoder, f func() error) error {
 	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != '[' {
 		return errors.Join(errors.New("not an array"), err)
 	}
@@ -95,11 +95,10 @@ func AtEnd(dec *jsontext.Decoder, err error) error {
 }
 
 // Members calls f with the name and the value of each member of the object in raw. The values share memory with raw.
-// Members returns an error if raw is not exactly one object. It may have called f for some members before it finds the
-// error.
+// Members returns an error if raw is not exactly one object. It may already have called f for some members.
 func Members(raw []byte, f func(name string, value json.RawMessage)) error {
 	dec := NewDecoder(raw)
-	return AtEnd(dec, Object(dec, func(name string) error {
+	return AtEnd(dec, ReadObject(dec, func(name string) error {
 		v, err := ReadRaw(dec, raw)
 		if err == nil {
 			f(name, v)
