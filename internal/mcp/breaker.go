@@ -69,16 +69,21 @@ func outcomeOf(failure *transport.Failure) callOutcome {
 	return outcomeSuccess
 }
 
-// loadOf returns what a call's end says about the server's load: f is its failure, or nil if it ended with res. If the
-// tool returned an error, or the call waits for a person, the duration says nothing, and the outcome is
-// limiter.Unknown.
-func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
-	switch {
-	case f == nil && !res.IsError && res.InputRequired == nil:
+// limiterOutcome returns what a call's end says about the server's load. The call ended with failure or, if that is
+// nil, with result. If the tool returned an error, or the call waits for a person, the duration says nothing, and the
+// outcome is limiter.Unknown.
+func limiterOutcome(result *content.Result, failure *transport.Failure) limiter.Outcome {
+	if failure == nil {
+		if result.IsError || result.InputRequired != nil {
+			return limiter.Unknown
+		}
 		return limiter.Answered
-	case f == nil:
-		return limiter.Unknown
-	case f.Kind == Timeout, f.Status == http.StatusTooManyRequests, f.Status == http.StatusServiceUnavailable, f.Status == http.StatusGatewayTimeout:
+	}
+	switch failure.Status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return limiter.Overload
+	}
+	if failure.Kind == Timeout {
 		return limiter.Overload
 	}
 	return limiter.Unknown

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
@@ -85,6 +87,19 @@ func nextStep(f *transport.Failure) string {
 		return nextSteps[UnknownOutcome] + ", or ask for less"
 	}
 	return nextSteps[f.Kind]
+}
+
+// decodeResult decodes the result of tools/call, or of resources/read if tool is the tool that reads resources.
+func decodeResult(raw json.RawMessage, tool catalog.Resolved) (*content.Result, *transport.Failure) {
+	decode := content.Decode
+	if tool.ReadsResources {
+		decode = content.DecodeResource
+	}
+	result, err := decode(raw)
+	if err != nil {
+		return nil, decodeFailure(err)
+	}
+	return result, nil
 }
 
 // decodeFailure converts err, with which package content failed to decode a call's result, to the call's failure.

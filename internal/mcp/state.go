@@ -182,9 +182,17 @@ type server struct {
 
 // refreshWaiter is a goroutine that waits for the supervisor to list the tools.
 type refreshWaiter struct {
-	done  chan error // of capacity 1
-	force bool       // list again even if the list is up to date
+	done chan error // of capacity 1
+	when refreshWhen
 }
+
+// refreshWhen says when a request for the tools lists them again.
+type refreshWhen bool
+
+const (
+	ifNeeded refreshWhen = false // if they are out of date; with per-user tokens, if they were never listed
+	always   refreshWhen = true
+)
 
 // userSessions holds the sessions of a server with per-user tokens (config.AuthType.IsDelegated). Such a server may
 // bind a session to a user and refuse it to other users (go-sdk servers do, by TokenInfo.UserID), and may keep a
