@@ -139,7 +139,7 @@ func (c *Client) callListed(ctx context.Context, call Call, serverID int) (*cont
 // the server, or gave the tool to another one, before call was sent.
 func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	if !s.isLive() {
-		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
+		return nil, notInUseFailure()
 	}
 
 	// Get the route before asking the breaker: a missing token or too many users say nothing about the server's state.

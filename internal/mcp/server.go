@@ -95,6 +95,11 @@ func (s *server) newPool() *session.Pool {
 // isLive reports whether the server is enabled and its configuration can be used.
 func (s *server) isLive() bool { return s.pool != nil }
 
+// notInUseFailure returns the failure of a request to a server that is not live.
+func notInUseFailure() *transport.Failure {
+	return &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
+}
+
 // superviseLoop runs in the server's supervisor goroutine. It connects the server and lists its tools, and does so
 // again when the list may be out of date, when the connection was lost, and when a refreshWaiter asks for it. If the
 // server has per-user sessions, it only closes idle sessions. It returns when the server's life ends.
