@@ -45,10 +45,10 @@ func (w *validator) checkArray(n *node, v *value, loc *location, r *result) {
 // checkContains applies contains, minContains and maxContains. n.contains must not be nil: without contains, the other
 // two keywords have no effect (draft 2020-12 validation, 6.4.4 and 6.4.5).
 func (w *validator) checkContains(n *node, v *value, loc *location, r *result) {
-	found := 0
+	matches := 0
 	for i, item := range v.items {
 		if w.isValid(n.contains, item) {
-			found++
+			matches++
 			if w.schema.tracksEvaluated {
 				r.evaluated.addItem(i)
 			}
@@ -58,7 +58,7 @@ func (w *validator) checkContains(n *node, v *value, loc *location, r *result) {
 	if n.minContains != nil {
 		minContains = *n.minContains
 	}
-	w.checkCount(&minContains, n.maxContains, found, "matching item", loc, r)
+	w.checkCount(&minContains, n.maxContains, matches, "matching item", loc, r)
 }
 
 // checkUnique applies uniqueItems, and reports only the first pair of equal items. Comparing all pairs would be
@@ -67,20 +67,23 @@ func (w *validator) checkContains(n *node, v *value, loc *location, r *result) {
 // hash. Each comparison therefore counts as steps.
 func (w *validator) checkUnique(v *value, loc *location, r *result) {
 	seed := maphash.MakeSeed()
-	indexes := make(map[uint64][]int, len(v.items)) // from a hash to the items with it
+	indexes := make(map[uint64][]int, len(v.items)) // of the items so far, by their hash
 	for i, item := range v.items {
-		var h maphash.Hash
-		h.SetSeed(seed)
-		if !w.countSteps(item.hashInto(&h)) {
+		var hash maphash.Hash
+		hash.SetSeed(seed)
+		valueCount := item.hashInto(&hash)
+		if !w.countSteps(valueCount) {
 			return
 		}
-		sum := h.Sum64()
-		for _, j := range indexes[sum] {
+		sum := hash.Sum64()
+		for _, earlier := range indexes[sum] {
 			if !w.countSteps(1 + len(item.items)) {
 				return
 			}
-			if equalValues(v.items[j], item) {
-				w.report(r, loc, violation{}, func() string { return fmt.Sprintf("items %d and %d are equal, all must differ", j, i) })
+			if equalValues(v.items[earlier], item) {
+				w.report(r, loc, violation{}, func() string {
+					return fmt.Sprintf("items %d and %d are equal, all must differ", earlier, i)
+				})
 				return
 			}
 		}
@@ -89,10 +92,10 @@ func (w *validator) checkUnique(v *value, loc *location, r *result) {
 }
 
 // hashInto writes v to hash, so that equal values get equal hashes. It returns the number of values in v, including v
-// itself. It writes the length of each string and array first. Otherwise ["ab","c"] and ["a","bc"] would be the same
-// bytes, and have equal hashes with every seed.
-func (v *value) hashInto(hash *maphash.Hash) int {
-	steps := 1
+// itself. It writes the length of each string and array first. Otherwise ["ab","c"] and ["a","bc"] would write the same
+// bytes, and an attacker could choose values with equal hashes without knowing the seed.
+func (v *value) hashInto(hash *maphash.Hash) (valueCount int) {
+	valueCount = 1
 	_ = hash.WriteByte(byte(v.kind))
 	switch v.kind {
 	case integer, fraction:
@@ -102,7 +105,7 @@ func (v *value) hashInto(hash *maphash.Hash) int {
 	case array:
 		hashNumber(hash, uint64(len(v.items)))
 		for _, item := range v.items {
-			steps += item.hashInto(hash)
+			valueCount += item.hashInto(hash)
 		}
 	case object:
 		var sum uint64 // of the members' hashes, because a sum does not depend on their order
@@ -110,14 +113,14 @@ func (v *value) hashInto(hash *maphash.Hash) int {
 			var member maphash.Hash
 			member.SetSeed(hash.Seed())
 			hashText(&member, name)
-			steps += v.items[i].hashInto(&member)
+			valueCount += v.items[i].hashInto(&member)
 			sum += member.Sum64()
 		}
 		hashNumber(hash, sum)
-	case null, boolean:
-		_ = hash.WriteByte(v.raw[0])
+	case boolean:
+		_ = hash.WriteByte(v.raw[0]) // the t of true or the f of false
 	}
-	return steps
+	return valueCount
 }
 
 // hashText writes the length of s and then s to h.
