@@ -7,7 +7,7 @@ import (
 
 const (
 	diffContext = 2       // number of unchanged lines to show before and after a difference
-	maxDiff     = 4 << 20 // cells of diffSteps' table; larger texts are shown as entirely different
+	maxDiff     = 4 << 20 // cells of the table of commonLengths; larger texts are shown as entirely different
 )
 
 // diffLine is one line of a diff. mark is '-' for a line of the old text only, '+' for a line of the new text only, and
@@ -21,14 +21,14 @@ type diffLine struct {
 // mark. "…" replaces unchanged lines that are not close to a difference.
 func diffLines(old, new []string) string {
 	var lines []diffLine
-	add := func(mark byte, texts []string) {
+	add := func(mark byte, texts ...string) {
 		for _, text := range texts {
 			lines = append(lines, diffLine{mark: mark, text: text})
 		}
 	}
-	// Skip equal lines at the start and at the end, which most texts have. That makes diffSteps' table much smaller.
+	// Skip equal lines at the start and at the end, which most texts have. That makes the table below much smaller.
 	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
-		add(' ', old[:1])
+		add(' ', old[0])
 		old, new = old[1:], new[1:]
 	}
 	var tail []string
@@ -38,17 +38,51 @@ func diffLines(old, new []string) string {
 	}
 	slices.Reverse(tail)
 
-	for _, step := range diffSteps(old, new) {
-		add('-', old[:step.removed])
-		add('+', new[:step.added])
-		old, new = old[step.removed:], new[step.added:]
-		if len(old) > 0 && len(new) > 0 { // both begin with a common line now, except after the last step
-			add(' ', old[:1])
-			old, new = old[1:], new[1:]
+	longest := commonLengths(old, new)
+	oldAt, newAt := 0, 0 // the current lines
+	var added []string   // lines of new since the latest common line: they follow the lines of old that were removed
+	for longest != nil && oldAt < len(old) && newAt < len(new) {
+		switch {
+		case old[oldAt] == new[newAt]:
+			add('+', added...)
+			added = nil
+			add(' ', old[oldAt])
+			oldAt++
+			newAt++
+		case longest[oldAt+1][newAt] >= longest[oldAt][newAt+1]:
+			add('-', old[oldAt])
+			oldAt++
+		default:
+			added = append(added, new[newAt])
+			newAt++
 		}
 	}
-	add(' ', tail)
+	add('-', old[oldAt:]...)
+	add('+', added...)
+	add('+', new[newAt:]...)
+	add(' ', tail...)
 	return formatDiff(lines)
+}
+
+// commonLengths returns a table whose cell [i][j] is the length of the longest common subsequence of a[i:] and b[j:]. It
+// returns nil if the table would have more than maxDiff cells.
+func commonLengths(a, b []string) [][]int32 {
+	width := len(b) + 1
+	size := (len(a) + 1) * width
+	if size > maxDiff {
+		return nil
+	}
+	table := slices.Collect(slices.Chunk(make([]int32, size), width))
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if a[i] == b[j] {
+				table[i][j] = table[i+1][j+1] + 1
+			} else {
+				table[i][j] = max(table[i+1][j], table[i][j+1])
+			}
+		}
+	}
+	return table
 }
 
 // formatDiff returns the changed lines of a diff, and the unchanged lines within diffContext lines of a change.
@@ -69,56 +103,4 @@ func formatDiff(lines []diffLine) string {
 		text.WriteString("  " + string(line.mark) + " " + line.text + "\n")
 	}
 	return text.String()
-}
-
-// diffStep has the numbers of lines between one common line of an old and a new text and the next one: those that only
-// the old text has, and those that only the new text has.
-type diffStep struct{ removed, added int }
-
-// diffSteps returns a step to each line of the longest common subsequence of old and new, and a last step to the end of
-// both texts. Each step begins after the common line of the step before. If the texts need a table of more than maxDiff
-// cells, diffSteps returns only the step to the end.
-func diffSteps(old, new []string) []diffStep {
-	if (len(old)+1)*(len(new)+1) > maxDiff {
-		return []diffStep{{removed: len(old), added: len(new)}}
-	}
-	longest := commonLengths(old, new)
-	var steps []diffStep
-	var step diffStep // from the latest common line to old[i] and new[j]
-	i, j := 0, 0
-	for i < len(old) && j < len(new) {
-		switch {
-		case old[i] == new[j]:
-			steps = append(steps, step)
-			step = diffStep{}
-			i++
-			j++
-		case longest[i+1][j] >= longest[i][j+1]:
-			step.removed++
-			i++
-		default:
-			step.added++
-			j++
-		}
-	}
-	step.removed += len(old) - i
-	step.added += len(new) - j
-	return append(steps, step)
-}
-
-// commonLengths returns a table whose cell [i][j] is the length of the longest common subsequence of a[i:] and b[j:].
-func commonLengths(a, b []string) [][]int32 {
-	width := len(b) + 1
-	cells := make([]int32, (len(a)+1)*width)
-	table := slices.Collect(slices.Chunk(cells, width))
-	for i := len(a) - 1; i >= 0; i-- {
-		for j := len(b) - 1; j >= 0; j-- {
-			if a[i] == b[j] {
-				table[i][j] = table[i+1][j+1] + 1
-			} else {
-				table[i][j] = max(table[i+1][j], table[i][j+1])
-			}
-		}
-	}
-	return table
 }

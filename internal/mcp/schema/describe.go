@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
-	"unicode/utf8"
+
+	"answerd/internal/mcp/wire"
 )
 
 // maxQuoted is the maximum number of a value's bytes that a problem's text quotes.
@@ -66,8 +67,8 @@ func literalOf(v *value) string {
 func literalText(s string) string {
 	var encoded strings.Builder
 	encoder := json.NewEncoder(&encoded)
-	encoder.SetEscapeHTML(false)               // a model reads the text, not a browser
-	_ = encoder.Encode(truncate(s, maxQuoted)) // cannot fail for a string
+	encoder.SetEscapeHTML(false)                    // a model reads the text, not a browser
+	_ = encoder.Encode(wire.Truncate(s, maxQuoted)) // cannot fail for a string
 	quoted := strings.TrimSpace(encoded.String())
 	if len(s) > maxQuoted {
 		return fmt.Sprintf("%s… (%d bytes)", quoted, len(s))
@@ -93,21 +94,9 @@ func printable(s string, n int) string {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(truncate(s, n), ""))
+	}, strings.ToValidUTF8(wire.Truncate(s, n), ""))
 	if len(s) > n {
 		return short + "…"
 	}
 	return short
-}
-
-// truncate returns at most the first n bytes of s. It cuts at the start of a UTF-8 sequence, so it may return a few
-// bytes fewer.
-func truncate(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }

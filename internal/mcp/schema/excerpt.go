@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"answerd/internal/mcp/wire"
 )
 
 // Excerpt shortens a schema for a model that has to correct a value with the given problems. The excerpt has only the
@@ -27,7 +29,7 @@ func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
 			return fmt.Sprintf("%s [%d of %d fields are shown]", excerpt, len(selected.names), len(properties.names))
 		}
 	}
-	beginning := truncate(string(raw), n)
+	beginning := wire.Truncate(string(raw), n)
 	return fmt.Sprintf("%s [truncated: %d of %d bytes are shown]", beginning, len(beginning), len(raw))
 }
 

@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"answerd/internal/mcp/wire"
 )
 
 // duplicatePolicy says how parseJSON treats an object with two members of the same name.
@@ -52,7 +54,7 @@ type parser struct {
 // one.
 func decoderProblem(err error) *Problem {
 	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok && e.Err == jsontext.ErrDuplicateName {
-		return &Problem{truncate(string(e.JSONPointer), maxPointer), "is written twice"}
+		return &Problem{wire.Truncate(string(e.JSONPointer), maxPointer), "is written twice"}
 	}
 	return &Problem{Detail: "is not valid JSON"}
 }
@@ -95,7 +97,7 @@ func (p *parser) readScalar(base int) (*value, *Problem) {
 		v.text = string(unquoted)
 	case jsontext.KindNumber:
 		if v.float, err = strconv.ParseFloat(string(raw), 64); err != nil {
-			return nil, &Problem{truncate(string(p.decoder.StackPointer()), maxPointer), "is a number that is out of range"}
+			return nil, &Problem{wire.Truncate(string(p.decoder.StackPointer()), maxPointer), "is a number that is out of range"}
 		}
 		v.kind = fraction
 		if isInteger(string(raw), v.float) {
