@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"regexp"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -152,13 +151,6 @@ func ResultErrorKind(r *content.Result) ErrorKind {
 		return InvalidArguments
 	}
 	return Execution
-}
-
-// recoverFunc calls f, and returns normally if f panics. It logs the panic. It is for one step of a sequence whose
-// later steps must run, because other goroutines wait for them.
-func recoverFunc(log *slog.Logger, f func()) {
-	defer transport.Recover(log, func(*transport.Failure) {})
-	f()
 }
 
 // contextFailure returns the failure of a call that was not sent because ctx ended: Timeout after a deadline,

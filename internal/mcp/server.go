@@ -421,12 +421,17 @@ func (s *server) closeServer() {
 	if s.userSessions != nil {
 		s.userSessions.closeAll()
 	}
-	recoverFunc(s.log, func() {
-		if err := s.pool.Close(); err != nil {
-			s.log.Debug("end MCP session", "error", err)
-		}
-	})
+	s.closePool(s.pool)
 	s.dialer.close()
+}
+
+// closePool ends the session of pool, if one is open. It only logs an error or a panic, because other goroutines wait
+// for the steps after it.
+func (s *server) closePool(pool *session.Pool) {
+	defer transport.Recover(s.log, func(*transport.Failure) {})
+	if err := pool.Close(); err != nil {
+		s.log.Debug("end MCP session", "error", err)
+	}
 }
 
 // errListOutdated is the failure of an attempt that was not sent, because the tools are pinned and the current session

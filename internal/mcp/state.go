@@ -78,7 +78,10 @@ type Client struct {
 	opts    Options
 	log     *slog.Logger
 	catalog *catalog.Catalog
-	names   storedNames
+
+	// storedNames has the tool names that this process has written to Options.ToolNames, so that it does not write an
+	// unchanged list again: a sorted []string by the server's name.
+	storedNames sync.Map
 
 	life      context.Context // ends with Close
 	cancel    context.CancelCauseFunc
@@ -244,13 +247,6 @@ type listExpiry struct {
 	listedAt time.Time // when the latest list arrived
 	dueAt    time.Time // when the tools are listed again; zero: not until a change
 	changes  int       // change notifications so far
-}
-
-// storedNames has the tool names that this process has written to Options.ToolNames, so that it does not write an
-// unchanged list again. The zero value is ready to use.
-type storedNames struct {
-	mu   sync.Mutex          // protects last
-	last map[string][]string // by server: its tools' own names, sorted
 }
 
 // callDrain counts a server's calls. When the server is removed from the configuration, calls in flight may finish,

@@ -78,7 +78,8 @@ func (s *server) storeToolNames(tools []catalog.Tool) {
 		names[i] = t.Original
 	}
 	slices.Sort(names)
-	if client.names.isLast(s.cfg.Name, names) {
+	last, isStored := client.storedNames.Load(s.cfg.Name)
+	if isStored && slices.Equal(last.([]string), names) {
 		return
 	}
 	// Not cancelled by the end of the server's life, because the next process needs the names. Close waits for this.
@@ -88,25 +89,7 @@ func (s *server) storeToolNames(tools []catalog.Tool) {
 		s.log.Warn("the names of an MCP server's tools cannot be stored, so they are not reserved after a restart", "error", err)
 		return
 	}
-	client.names.setLast(s.cfg.Name, names)
-}
-
-// isLast reports whether names are those that this process stored last for server.
-func (n *storedNames) isLast(server string, names []string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	last, isStored := n.last[server]
-	return isStored && slices.Equal(last, names)
-}
-
-// setLast records that this process has stored names for server.
-func (n *storedNames) setLast(server string, names []string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.last == nil {
-		n.last = make(map[string][]string)
-	}
-	n.last[server] = names
+	client.storedNames.Store(s.cfg.Name, names)
 }
 
 // saveToolNames stores names as those of server's tools. If they do not fit into one value, it stores only the first

@@ -26,7 +26,8 @@ const awaitCaller = "its tools are listed with the first caller's token"
 // newUserSessions returns userSessions for s, which adds each user's tokens with d. It opens no session.
 func newUserSessions(s *server, d delegation) *userSessions {
 	u := &userSessions{server: s, delegation: d, listLock: make(chan struct{}, 1)}
-	u.sessions = lru.New[userKey](maxUserSessions, userSessionIdle, u.closeSession)
+	closeSession := func(user *userSession) { s.closePool(user.pool) }
+	u.sessions = lru.New[userKey](maxUserSessions, userSessionIdle, closeSession)
 	return u
 }
 
@@ -96,15 +97,6 @@ func (s *server) isUserFailure(f *transport.Failure) bool {
 
 // releaseSession ends one use of user, which acquireSession has begun.
 func (u *userSessions) releaseSession(user *userSession) { u.sessions.Release(user.key) }
-
-// closeSession ends user's session with the server, if one is open. It only logs an error or a panic.
-func (u *userSessions) closeSession(user *userSession) {
-	recoverFunc(u.server.log, func() {
-		if err := user.pool.Close(); err != nil {
-			u.server.log.Debug("end MCP session", "error", err)
-		}
-	})
-}
 
 // closeAll ends all sessions and waits for the goroutines that list tools. Later calls of acquireSession fail. The
 // server's life must have ended.

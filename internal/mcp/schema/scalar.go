@@ -65,15 +65,16 @@ func (w *validator) checkText(n *node, v *value, loc *location, r *result) {
 // checkCount adds a problem to r if count is less than lowest or more than highest. A nil bound does not apply. noun is
 // the singular noun for the counted things, such as "item".
 func (w *validator) checkCount(lowest, highest *int, count int, noun string, loc *location, r *result) {
-	if lowest != nil && count < *lowest {
+	reportBound := func(relation string, bound int) {
 		w.report(r, loc, violation{}, func() string {
-			return fmt.Sprintf("expected at least %s, got %d", countOf(*lowest, noun), count)
+			return fmt.Sprintf("expected %s %s, got %d", relation, countOf(bound, noun), count)
 		})
 	}
+	if lowest != nil && count < *lowest {
+		reportBound("at least", *lowest)
+	}
 	if highest != nil && count > *highest {
-		w.report(r, loc, violation{}, func() string {
-			return fmt.Sprintf("expected at most %s, got %d", countOf(*highest, noun), count)
-		})
+		reportBound("at most", *highest)
 	}
 }
 
