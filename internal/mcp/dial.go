@@ -33,11 +33,7 @@ var dialers = map[string]func(config.Server, Options) (dialer, error){
 // to HTTP+SSE, unless the server has per-user sessions. All sessions share one pool of TCP connections. dialHTTP
 // itself opens no connection.
 func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
-	base, err := url.Parse(cfg.URL)
-	if err != nil {
-		return dialer{}, err
-	}
-	roundTripper, err := newRoundTripper(cfg, opts, base)
+	roundTripper, err := newRoundTripper(cfg, opts)
 	if err != nil {
 		return dialer{}, err
 	}
@@ -54,7 +50,7 @@ func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 	if d.delegation != nil {
 		return d, nil // legacyFallback decides once for all sessions, and makes one at a time
 	}
-	legacy := dialLegacyEndpoint(cfg, opts, base, roundTripper, func() {}) // closeStreamable closes roundTripper
+	legacy := dialLegacyEndpoint(cfg, opts, roundTripper, func() {}) // closeStreamable closes roundTripper
 	closeStreamable := d.close
 	d.close = func() {
 		legacy.close()
@@ -66,15 +62,11 @@ func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 
 // dialLegacySSE returns the dialer of a server over HTTP+SSE.
 func dialLegacySSE(cfg config.Server, opts Options) (dialer, error) {
-	base, err := url.Parse(cfg.URL)
+	roundTripper, err := newRoundTripper(cfg, opts)
 	if err != nil {
 		return dialer{}, err
 	}
-	roundTripper, err := newRoundTripper(cfg, opts, base)
-	if err != nil {
-		return dialer{}, err
-	}
-	d := dialLegacyEndpoint(cfg, opts, base, roundTripper, roundTripper.close)
+	d := dialLegacyEndpoint(cfg, opts, roundTripper, roundTripper.close)
 	d.tls = roundTripper.tls
 	return d, nil
 }
@@ -82,11 +74,11 @@ func dialLegacySSE(cfg config.Server, opts Options) (dialer, error) {
 // dialLegacyEndpoint returns the dialer of an HTTP+SSE endpoint that sends its requests with roundTripper. Unless cfg
 // sets another version, sessions begin with initialize, because HTTP+SSE servers do not know server/discover. The
 // dialer's close also calls closeShared.
-func dialLegacyEndpoint(cfg config.Server, opts Options, base *url.URL, roundTripper *roundTripper, closeShared func()) dialer {
+func dialLegacyEndpoint(cfg config.Server, opts Options, roundTripper *roundTripper, closeShared func()) dialer {
 	if cfg.ProtocolVersion == "" {
 		cfg.ProtocolVersion = session.LastInitialize
 	}
-	endpoint := transport.NewLegacySSE(transport.LegacySSEConfig{URL: base, RoundTripper: roundTripper, Logger: serverLogger(cfg, opts)})
+	endpoint := transport.NewLegacySSE(transport.LegacySSEConfig{URL: roundTripper.Base, RoundTripper: roundTripper, Logger: serverLogger(cfg, opts)})
 	return dialEndpoint(cfg, opts, endpoint, closeShared)
 }
 
@@ -162,16 +154,11 @@ func dialStdio(cfg config.Server, opts Options) (dialer, error) {
 // dialWebSocket returns the dialer of a WebSocket server. Headers, query parameters and the token are sent with the
 // handshake, which is an HTTP request.
 func dialWebSocket(cfg config.Server, opts Options) (dialer, error) {
-	base, err := url.Parse(cfg.URL)
+	roundTripper, err := newRoundTripper(cfg, opts)
 	if err != nil {
 		return dialer{}, err
 	}
-	base.Scheme = map[string]string{"ws": "http", "wss": "https"}[base.Scheme]
-	roundTripper, err := newRoundTripper(cfg, opts, base)
-	if err != nil {
-		return dialer{}, err
-	}
-	endpoint := transport.NewWebSocket(transport.WebSocketConfig{URL: base, RoundTripper: roundTripper, Logger: serverLogger(cfg, opts)})
+	endpoint := transport.NewWebSocket(transport.WebSocketConfig{URL: roundTripper.Base, RoundTripper: roundTripper, Logger: serverLogger(cfg, opts)})
 	d := dialEndpoint(cfg, opts, endpoint, roundTripper.close)
 	d.tls = roundTripper.tls
 	return d, nil
@@ -210,9 +197,16 @@ type roundTripper struct {
 	close      func()               // to be called after the last request
 }
 
-// newRoundTripper returns the roundTripper of one server, with its own pool of TCP connections. It sends no request.
-// base is the endpoint's URL with the scheme http or https.
-func newRoundTripper(cfg config.Server, opts Options, base *url.URL) (*roundTripper, error) {
+// newRoundTripper returns the roundTripper of one server, with its own pool of TCP connections. It sends no request. The
+// result's Base is the endpoint's URL with the scheme http or https, also for a WebSocket.
+func newRoundTripper(cfg config.Server, opts Options) (*roundTripper, error) {
+	base, err := url.Parse(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Type == config.TypeWebSocket {
+		base.Scheme = map[string]string{"ws": "http", "wss": "https"}[base.Scheme] // the handshake is an HTTP request
+	}
 	pooled := http.DefaultTransport.(*http.Transport).Clone() // uses proxies from the environment
 	pooled.MaxIdleConns = 0                                   // no limit: all go to one host, whose limit is below
 	// Two per call, because a call may begin while the stream of an earlier call is still being read to its end.

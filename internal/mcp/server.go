@@ -113,13 +113,14 @@ func (s *server) superviseLoop() {
 		return
 	}
 
-	// The first round connects, so that the tools are known before the first question.
-	first := true
+	first := true // the first round connects, so that the tools are known before the first question
 	failures := 0 // rounds in a row that failed
 	for {
 		waiters, when := s.takeWaiters()
 		err := s.refreshTools(when)
-		s.answerWaiters(waiters, err)
+		for _, waiter := range waiters {
+			waiter.done <- err // does not block, because the channel has space for one value
+		}
 		if first {
 			s.client.markTried()
 			first = false
@@ -323,13 +324,6 @@ func (s *server) takeWaiters() (waiters []refreshWaiter, when refreshWhen) {
 	return waiters, refreshWhen(wantsList)
 }
 
-// answerWaiters sends err, the outcome of a round, to waiters. It never blocks, because each channel can hold the
-// value.
-func (s *server) answerWaiters(waiters []refreshWaiter, err error) {
-	for _, w := range waiters {
-		w.done <- err
-	}
-}
 
 // refreshNow lists the tools, even if the known list is up to date, and waits for the outcome until ctx ends. If the
 // server uses per-user tokens, refreshNow lists them with user's token; otherwise the supervisor does it. The error is
