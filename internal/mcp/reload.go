@@ -94,7 +94,7 @@ func (c *Client) applyServers(servers []config.Server) (removed []*server) {
 		order = append(order, s.id)
 		configs[s.id] = &s.cfg
 	}
-	c.catalog.SetServers(order, replacements, func(id int) *config.Server { return configs[id] })
+	c.catalog.SetServers(order, replacements, configs)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.servers = all

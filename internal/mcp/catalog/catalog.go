@@ -167,18 +167,13 @@ func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 
 // SetServers sets the ids of the configured servers, in the configuration's order, and removes the tools of all other
 // servers. replacements maps the new id of a reconfigured server to its former id. Such a server keeps the tools of its
-// latest list, filtered by its new configuration, until it is listed again. cfg returns the configuration of the server
-// with that id. It may be nil if replacements is empty.
-func (c *Catalog) SetServers(order []int, replacements map[int]int, cfg func(id int) *config.Server) {
+// latest list, filtered by its new configuration, until it is listed again. configs has the configurations of all
+// servers by id. SetServers keeps it.
+func (c *Catalog) SetServers(order []int, replacements map[int]int, configs map[int]*config.Server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.order = order
-	c.configs = map[int]*config.Server{}
-	for _, id := range order {
-		if cfg != nil {
-			c.configs[id] = cfg(id)
-		}
-	}
+	c.configs = configs
 	for id, formerID := range replacements {
 		if entry, listed := c.entries[formerID]; listed {
 			entry.cfg = c.configs[id]
