@@ -324,7 +324,6 @@ func (s *server) takeWaiters() (waiters []refreshWaiter, when refreshWhen) {
 	return waiters, refreshWhen(wantsList)
 }
 
-
 // refreshNow lists the tools, even if the known list is up to date, and waits for the outcome until ctx ends. If the
 // server uses per-user tokens, refreshNow lists them with user's token; otherwise the supervisor does it. The error is
 // a *ServerError, or the cause of the end of ctx or of the server's life.
