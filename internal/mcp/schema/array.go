@@ -1,10 +1,8 @@
 package schema
 
 import (
-	"encoding/binary"
 	"fmt"
 	"hash/maphash"
-	"math"
 )
 
 // checkArray applies n's keywords for arrays to v (draft 2020-12 core, 10.3.1; validation, 6.4). It adds the problems
@@ -92,18 +90,18 @@ func (w *validator) checkUnique(v *value, loc *location, r *result) {
 }
 
 // hashInto writes v to hash, so that equal values get equal hashes. It returns the number of values in v, including v
-// itself. It writes the length of each string and array first. Otherwise ["ab","c"] and ["a","bc"] would write the same
-// bytes, and an attacker could choose values with equal hashes without knowing the seed.
+// itself. It writes the length of each array first. Otherwise [["a"],"b"] and [["a","b"]] would write the same data, and
+// an attacker could choose values with equal hashes without knowing the seed.
 func (v *value) hashInto(hash *maphash.Hash) (valueCount int) {
 	valueCount = 1
 	_ = hash.WriteByte(byte(v.kind))
 	switch v.kind {
 	case integer, fraction:
-		hashNumber(hash, math.Float64bits(v.float+0)) // adding 0 turns -0 into 0, which is equal
+		maphash.WriteComparable(hash, v.float)
 	case text:
-		hashText(hash, v.text)
+		maphash.WriteComparable(hash, v.text)
 	case array:
-		hashNumber(hash, uint64(len(v.items)))
+		maphash.WriteComparable(hash, len(v.items))
 		for _, item := range v.items {
 			valueCount += item.hashInto(hash)
 		}
@@ -112,26 +110,13 @@ func (v *value) hashInto(hash *maphash.Hash) (valueCount int) {
 		for i, name := range v.names {
 			var member maphash.Hash
 			member.SetSeed(hash.Seed())
-			hashText(&member, name)
+			maphash.WriteComparable(&member, name)
 			valueCount += v.items[i].hashInto(&member)
 			sum += member.Sum64()
 		}
-		hashNumber(hash, sum)
+		maphash.WriteComparable(hash, sum)
 	case boolean:
-		_ = hash.WriteByte(v.raw[0]) // the t of true or the f of false
+		maphash.WriteComparable(hash, v.isTrue())
 	}
 	return valueCount
-}
-
-// hashText writes the length of s and then s to h.
-func hashText(h *maphash.Hash, s string) {
-	hashNumber(h, uint64(len(s)))
-	_, _ = h.WriteString(s)
-}
-
-// hashNumber writes n to h.
-func hashNumber(h *maphash.Hash, n uint64) {
-	var b [8]byte
-	binary.LittleEndian.PutUint64(b[:], n)
-	_, _ = h.Write(b[:])
 }
