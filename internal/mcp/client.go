@@ -133,8 +133,8 @@ func (c *Client) waitForFirstAttempts(ctx context.Context, user auth.Identity) {
 	allTried, remaining := c.allTried, time.Until(c.waitUntil)
 	c.mu.Unlock()
 	unlisted := c.unlistedServers(user)
-	needNotWait := transport.IsClosed(allTried) || remaining <= 0
-	if needNotWait && len(unlisted) == 0 {
+	isOver := transport.IsClosed(allTried) || remaining <= 0 // the attempts, or the time to wait for them
+	if isOver && len(unlisted) == 0 {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, c.opts.StartWait)

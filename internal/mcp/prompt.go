@@ -158,17 +158,17 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 		return nil, transport.BadReply("its prompt does not decode", err)
 	}
 	var messages []PromptMessage
-	size := 0 // bytes
-	for _, m := range decoded.Messages {
-		text, err := content.BlockText(m.Content)
-		hasRole := m.Role == "user" || m.Role == "assistant"
+	textSize := 0 // bytes in all messages
+	for _, message := range decoded.Messages {
+		text, err := content.BlockText(message.Content)
+		hasRole := message.Role == "user" || message.Role == "assistant"
 		if !hasRole || err != nil {
 			return nil, transport.BadReply("a message of its prompt has no role or no content", nil)
 		}
-		size += len(text)
-		messages = append(messages, PromptMessage{Role: m.Role, Text: text})
+		textSize += len(text)
+		messages = append(messages, PromptMessage{Role: message.Role, Text: text})
 	}
-	if len(messages) > maxPromptMessages || size > maxPromptText {
+	if len(messages) > maxPromptMessages || textSize > maxPromptText {
 		return nil, transport.AnswerTooLarge(maxPromptText)
 	}
 	return messages, nil
