@@ -100,13 +100,15 @@ func (c *Cache[K, V]) Sweep() {
 	}
 }
 
-// sweepLocked discards idle values. Then it discards the least recently used values until n more values fit. It never
-// discards values in use, so n values may still not fit. c.mu must be held.
-func (c *Cache[K, V]) sweepLocked(n int) {
+// sweepLocked discards idle values. Then it discards the least recently used values until newValues more values fit. It
+// never discards values in use, so they may still not fit. c.mu must be held.
+func (c *Cache[K, V]) sweepLocked(newValues int) {
 	for element := c.recent.Back(); element != nil; {
 		e := element.Value.(*entry[K, V])
 		moreRecent := element.Prev() // before Remove, which clears it
-		if len(c.entries)+n <= c.size && time.Since(e.lastUse) < c.idle {
+		fits := len(c.entries)+newValues <= c.size
+		isIdle := time.Since(e.lastUse) >= c.idle
+		if fits && !isIdle {
 			return // the remaining values were used later than this one
 		}
 		if e.users == 0 {
@@ -130,8 +132,10 @@ func (c *Cache[K, V]) Len() int {
 // Close only wait.
 func (c *Cache[K, V]) Close() {
 	c.mu.Lock()
-	for e := c.recent.Front(); e != nil && !c.closed; e = e.Next() {
-		c.discards.Go(func() { c.discard(e.Value.(*entry[K, V]).value) })
+	if !c.closed {
+		for element := c.recent.Front(); element != nil; element = element.Next() {
+			c.discards.Go(func() { c.discard(element.Value.(*entry[K, V]).value) })
+		}
 	}
 	c.closed = true
 	c.mu.Unlock()

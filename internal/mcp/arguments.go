@@ -15,15 +15,15 @@ import (
 // either way, it returns args unchanged and a *CallError whose Fields have every problem. CheckArgs accepts all
 // arguments if the tool is unknown, disabled or without a usable schema; Call reports an unknown or disabled tool.
 func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, error) {
-	resolved, ok := c.catalog.Resolve(tool)
-	if !ok || resolved.Disabled != "" {
+	resolved, exists := c.catalog.Resolve(tool)
+	if !exists || resolved.Disabled != "" {
 		return args, nil
 	}
-	coerced, wrong := resolved.CheckArgs(args)
+	repaired, wrong := resolved.CheckArgs(args)
 	if wrong != nil {
 		return args, ArgumentsError(tool, resolved.Server, wrong)
 	}
-	return coerced, nil
+	return repaired, nil
 }
 
 // ArgumentsError returns the error that CheckArgs returns for arguments with the problems wrong. tool is the tool's
@@ -52,16 +52,16 @@ func checkCall(call *Call) *transport.Failure {
 	if len(bytes.TrimSpace(call.Args)) == 0 {
 		call.Args = json.RawMessage("{}")
 	}
-	size := 0 // of the context, in bytes
+	contextSize := 0 // bytes
 	for name, value := range call.Context {
-		size += len(name) + len(value)
+		contextSize += len(name) + len(value)
 	}
 	switch {
 	case len(call.Args) > maxArgs:
 		return &transport.Failure{Kind: TooLarge, Public: "the arguments are too large", NotRun: true}
 	case !wire.Valid(call.Args) || bytes.TrimSpace(call.Args)[0] != '{':
 		return &transport.Failure{Kind: InvalidArguments, Public: "the arguments are not a JSON object", NotRun: true}
-	case len(call.Context) > maxEntries || size > maxContext:
+	case len(call.Context) > maxEntries || contextSize > maxContext:
 		return &transport.Failure{Kind: InvalidArguments, Public: "the context is too large", NotRun: true}
 	}
 	return nil
@@ -70,13 +70,12 @@ func checkCall(call *Call) *transport.Failure {
 // checkApproval returns a failure if tool needs an approval that call does not have, or has changed since a person
 // approved call; otherwise nil.
 func checkApproval(tool catalog.Resolved, call Call) *transport.Failure {
+	isApproved := call.Approved != ""
 	switch {
-	case call.Approved != "" && call.Approved == tool.Version():
-		return nil
-	case call.Approved == "" && !tool.NeedsApproval:
-		return nil
-	case call.Approved == "":
+	case !isApproved && tool.NeedsApproval:
 		return &transport.Failure{Kind: Denied, Public: "the call needs a person's approval", NotRun: true}
+	case isApproved && call.Approved != tool.Version():
+		return &transport.Failure{Kind: Denied, Public: "the tool has changed since a person approved the call", NotRun: true}
 	}
-	return &transport.Failure{Kind: Denied, Public: "the tool has changed since a person approved the call", NotRun: true}
+	return nil
 }

@@ -69,16 +69,21 @@ func outcomeOf(failure *transport.Failure) callOutcome {
 	return outcomeSuccess
 }
 
-// loadOf returns what a call's end says about the server's load: f is its failure, or nil if it ended with res. If the
-// tool returned an error, or the call waits for a person, the duration says nothing, and the outcome is
-// limiter.Unknown.
-func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
-	switch {
-	case f == nil && !res.IsError && res.InputRequired == nil:
+// limiterOutcome returns what a call's end says about the server's load. The call ended with failure or, if that is
+// nil, with result. If the tool returned an error, or the call waits for a person, the duration says nothing, and the
+// outcome is limiter.Unknown.
+func limiterOutcome(result *content.Result, failure *transport.Failure) limiter.Outcome {
+	if failure == nil {
+		if result.IsError || result.InputRequired != nil {
+			return limiter.Unknown
+		}
 		return limiter.Answered
-	case f == nil:
-		return limiter.Unknown
-	case f.Kind == Timeout, f.Status == http.StatusTooManyRequests, f.Status == http.StatusServiceUnavailable, f.Status == http.StatusGatewayTimeout:
+	}
+	switch failure.Status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return limiter.Overload
+	}
+	if failure.Kind == Timeout {
 		return limiter.Overload
 	}
 	return limiter.Unknown
@@ -102,11 +107,14 @@ func (b *breaker) openFailure() *transport.Failure {
 // openFailureLocked does what openFailure does. b.mu must be held.
 func (b *breaker) openFailureLocked(now time.Time) *transport.Failure {
 	mayTry := b.trial == 0 && !now.Before(b.retryAt)
-	if b.openedAt.IsZero() || mayTry {
+	if !b.isOpenLocked() || mayTry {
 		return nil
 	}
 	return &transport.Failure{Kind: Unavailable, Public: b.openReasonLocked(now), NotRun: true}
 }
+
+// isOpenLocked reports whether the breaker is open. b.mu must be held.
+func (b *breaker) isOpenLocked() bool { return !b.openedAt.IsZero() }
 
 // openReasonLocked says why the open breaker refuses calls, and when it will admit one. The text may be shown to
 // users. b.mu must be held.
@@ -131,7 +139,7 @@ func (b *breaker) admitCall() (breakerPass, *transport.Failure) {
 		return breakerPass{}, f
 	}
 	pass := breakerPass{transitions: b.transitions, failures: b.failures}
-	if !b.openedAt.IsZero() {
+	if b.isOpenLocked() {
 		b.lastTrial++
 		b.trial = b.lastTrial
 		pass.trial = b.trial
@@ -162,26 +170,22 @@ func (b *breaker) recordOutcome(pass breakerPass, outcome callOutcome, retryAfte
 	}
 	now := time.Now()
 	retryAt := now.Add(max(openTime, retryAfter))
-	if !b.openedAt.IsZero() {
-		b.recordTrialLocked(pass, outcome, retryAt)
-		return
-	}
-
 	switch {
-	case outcome == outcomeNeutral, outcome == outcomeFailure && pass.failures != b.failures:
-		return
+	case b.isOpenLocked():
+		b.recordTrialLocked(pass, outcome, retryAt)
 	case outcome == outcomeSuccess:
 		b.streak = 0
-	case outcome == outcomeFailure:
+		b.addSampleLocked(now, outcome)
+	case outcome == outcomeFailure && pass.failures == b.failures:
 		b.streak++
 		b.failures++
-	}
-	calls, fails := b.addSampleLocked(now, outcome)
-	failsOften := calls >= minSample && 2*fails >= calls
-	if outcome == outcomeFailure && (failsOften || b.streak >= maxStreak) {
-		b.openedAt = now
-		b.retryAt = retryAt
-		b.transitions++
+		calls, fails := b.addSampleLocked(now, outcome)
+		failsOften := calls >= minSample && 2*fails >= calls
+		if failsOften || b.streak >= maxStreak {
+			b.openedAt = now
+			b.retryAt = retryAt
+			b.transitions++
+		}
 	}
 }
 
@@ -238,7 +242,7 @@ func (b *breaker) closeLocked() {
 func (b *breaker) currentState() (openedAt time.Time, reason string, halfOpen bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.openedAt.IsZero() {
+	if !b.isOpenLocked() {
 		return time.Time{}, "", false
 	}
 	now := time.Now()

@@ -93,7 +93,7 @@ const (
 // returns at once, and sends notifications/cancelled to the server if it had sent the request.
 func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 	if call.SignIn != nil && call.SignIn.ListsTools {
-		return c.callSignInAgain(ctx, call)
+		return c.repeatSignInCall(ctx, call)
 	}
 	for {
 		tool, listed := c.catalog.Resolve(call.Tool)
@@ -102,11 +102,11 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 			tool, listed = c.catalog.Resolve(call.Tool)
 		}
 		if !listed {
-			result, err := c.callUnlisted(ctx, call)
-			if result != nil || err != nil {
-				return result, err
+			signIn, err := c.listServerOf(ctx, call)
+			if signIn != nil || err != nil {
+				return signIn, err
 			}
-			continue // the tool is listed now
+			continue // the tool may be listed now
 		}
 		result, failure := c.callListed(ctx, call, tool.ServerID)
 		if failure == nil {
@@ -114,10 +114,10 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 		}
 		// If a Reload has removed the server, another server may have the tool now. The loop ends, because each
 		// repetition requires another Reload.
-		if failure == errReconfigured && ctx.Err() == nil && c.life.Err() == nil {
-			continue
+		mayHaveMoved := failure == errReconfigured && ctx.Err() == nil && c.life.Err() == nil
+		if !mayHaveMoved {
+			return nil, callError(failure, call.Tool, tool.Server)
 		}
-		return nil, callError(failure, call.Tool, tool.Server)
 	}
 }
 
@@ -139,7 +139,7 @@ func (c *Client) callListed(ctx context.Context, call Call, serverID int) (*cont
 // the server, or gave the tool to another one, before call was sent.
 func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	if !s.isLive() {
-		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
+		return nil, notInUseFailure()
 	}
 
 	// Get the route before asking the breaker: a missing token or too many users say nothing about the server's state.
@@ -149,22 +149,14 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	}
 	defer release()
 	// Also ask the breaker before waiting for a permit: while the server fails, the queue may be long.
-	if f := s.breaker.openFailure(); f != nil {
-		return nil, f
+	if failure := s.breaker.openFailure(); failure != nil {
+		return nil, failure
 	}
 	permit := s.callLimiter.Enqueue(call.Principal.Key(), call.Tool)
-	defer permit.End(limiter.Unknown)
-
-	select {
-	case <-permit.Admitted():
-	case <-ctx.Done():
-		return nil, contextFailure(ctx)
-	case <-s.drain.started:
-		return nil, errReconfigured
-	case <-s.life.Done():
-		return nil, shutdownFailure(transport.ErrClosed)
+	defer permit.End(limiter.Unknown) // does nothing if the call has ended the permit with its own outcome
+	if failure := s.waitForPermit(ctx, permit); failure != nil {
+		return nil, failure
 	}
-
 	if !s.drain.beginCall() {
 		return nil, errReconfigured
 	}
@@ -181,19 +173,34 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 		permit.Exclude()
 	}
 
-	res, failure := s.callWithRetry(ctx, call, route)
+	result, failure := s.callWithRetry(ctx, call, route)
 	// A call that ended because of its user (cancelled, too little time, an unusable token) says nothing about the
 	// server's state.
 	if ctx.Err() == nil && failure != errReconfigured && !s.isUserFailure(failure) {
 		outcome = outcomeOf(failure)
 		retryAfter = failure.RetryAfter()
-		permit.End(loadOf(res, failure))
+		permit.End(limiterOutcome(result, failure))
 	}
 	// The call shows that the server works again, so the supervisor need not wait for the end of its backoff.
 	if failure == nil && s.userSessions == nil && s.isUnreachable() {
 		s.wakeSupervisor()
 	}
-	return res, failure
+	return result, failure
+}
+
+// waitForPermit waits until permit is admitted and returns nil. If ctx or the server's life ends first, or a Reload
+// removes the server, it returns the failure of the call.
+func (s *server) waitForPermit(ctx context.Context, permit *limiter.Ticket) *transport.Failure {
+	select {
+	case <-permit.Admitted():
+		return nil
+	case <-ctx.Done():
+		return contextFailure(ctx)
+	case <-s.drain.started:
+		return errReconfigured
+	case <-s.life.Done():
+		return shutdownFailure(transport.ErrClosed)
+	}
 }
 
 // callWithRetry sends call. It sends call again only in these cases:
@@ -207,21 +214,21 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 // failure of the earlier attempt.
 func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) (*content.Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
-	sends := 0                        // sends that the server may have received, since the user's visit or the new list
-	visitedPages := false             // the user has visited the required pages
-	relisted := false                 // the tools were listed again because the server refused the headers
-	var mayHaveRun *transport.Failure // failure of an earlier attempt whose outcome is unknown
+	sends := 0                     // sends that the server may have received, since the user's visit or the new list
+	visitedPages := false          // the user has visited the required pages
+	relisted := false              // the tools were listed again because the server refused the headers
+	var unknown *transport.Failure // failure of an earlier attempt whose outcome is unknown, or nil
 	for try := 1; ; try++ {
 		tool, failure := s.resolveTool(ctx, call, deadline)
 		if failure == nil && call.Check {
 			failure = checkArguments(tool, call.Args)
 		}
 		if failure != nil {
-			return nil, cmp.Or(mayHaveRun, failure)
+			return nil, cmp.Or(unknown, failure)
 		}
-		res, sent, failure := s.sendOnce(ctx, call, tool, route, deadline)
+		result, sent, failure := s.sendOnce(ctx, call, tool, route, deadline)
 		if failure == nil {
-			return res, nil
+			return result, nil
 		}
 		if sent {
 			sends++
@@ -241,10 +248,10 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 		case isHeaderMismatch(failure) && !relisted && s.refreshNow(ctx, call.Principal) == nil:
 			relisted, sends = true, 0
 		case mayRepeat && failure.Kind == UnknownOutcome:
-			mayHaveRun = failure
+			unknown = failure
 		case mayRepeat: // the session was lost before the call ran
-		case mayHaveRun != nil && isNotAccepted:
-			return nil, mayHaveRun // only the repetition did not run; the earlier attempt may have
+		case unknown != nil && isNotAccepted:
+			return nil, unknown // only the repetition did not run; the earlier attempt may have
 		default:
 			return nil, failure
 		}
@@ -263,12 +270,12 @@ func (s *server) routeFor(user auth.Identity) (route callRoute, release func(), 
 	if s.userSessions == nil {
 		return callRoute{pool: s.pool}, func() {}, nil
 	}
-	u, f := s.userSessions.acquireSession(user)
-	if f != nil {
-		return callRoute{}, nil, f
+	acquired, failure := s.userSessions.acquireSession(user)
+	if failure != nil {
+		return callRoute{}, nil, failure
 	}
-	route = callRoute{pool: u.pool, tokens: s.userSessions.senderFor(user)}
-	return route, func() { s.userSessions.releaseSession(u) }, nil
+	route = callRoute{pool: acquired.pool, tokens: s.userSessions.senderFor(user)}
+	return route, func() { s.userSessions.releaseSession(acquired) }, nil
 }
 
 // resolveTool returns the tool that call names, if it may still be called on this server. It runs right before each
@@ -276,12 +283,12 @@ func (s *server) routeFor(user auth.Identity) (route callRoute, release func(), 
 // has the tool now. If the server has Pin, resolveTool first waits until deadline for the current session to list the
 // tools.
 func (s *server) resolveTool(ctx context.Context, call Call, deadline time.Time) (catalog.Resolved, *transport.Failure) {
-	if f := s.waitForPinnedTools(ctx, deadline); f != nil {
-		return catalog.Resolved{}, f
+	if failure := s.waitForPinnedTools(ctx, deadline); failure != nil {
+		return catalog.Resolved{}, failure
 	}
-	tool, ok := s.client.catalog.Resolve(call.Tool)
+	tool, exists := s.client.catalog.Resolve(call.Tool)
 	switch {
-	case !ok:
+	case !exists:
 		return tool, &transport.Failure{Kind: UnknownTool, Public: "the tool no longer exists", NotRun: true}
 	case tool.ServerID != s.id:
 		return tool, errReconfigured
@@ -305,8 +312,9 @@ type callRoute struct {
 	onQuestion func()           // called before the user is asked something, which may take long
 }
 
-// sendOnce sends call once, in the current session. sent reports whether the server may have received it. Before
-// sendOnce returns a failure, it drops a lost session and updates the server's state.
+// sendOnce sends call once, in the current session. sent reports whether the server may have received it, with a result
+// or a failure. Before sendOnce returns a failure, it drops a lost session and updates the server's state. A suspended
+// call has a result with InputRequired.
 func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved, route callRoute, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
 	request := session.NewRequest(ctx, s.life, deadline, nil)
 	defer request.Finish()
@@ -314,12 +322,12 @@ func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved,
 	request.Tokens = route.tokens
 	used, failure := route.pool.GetSession(request.Context())
 	if failure != nil {
-		return nil, false, s.sessionFailure(request, failure)
+		return nil, false, s.handleNoSession(request, failure)
 	}
 	// The session may be newer than the list in which resolveTool found the tool. callWithRetry waits for the new
 	// list.
 	if s.cfg.Pin && !s.isListedFrom(used) {
-		return nil, false, listOutdated
+		return nil, false, errListOutdated
 	}
 	request.Query = call.Context
 	if params, err := catalog.HeaderParams(tool.InputSchema); err == nil && params != nil {
@@ -337,7 +345,7 @@ func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved,
 		sent = request.Sent()
 		return nil, sent, s.handleFailure(failure, sent, tool, used, route)
 	}
-	if failure := s.checkCannotAsk(tool, used, route, result, nil); failure != nil {
+	if failure := s.checkCannotAsk(errorResultText(result), tool, used, route.pool); failure != nil {
 		return nil, true, failure
 	}
 	if result.IsError && ResultErrorKind(result) == UnknownTool {
@@ -351,42 +359,34 @@ func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved,
 	return result, true, nil
 }
 
-// sessionFailure returns the failure of a call that got no session, because GetSession returned failure. If the
-// request's context has ended, the result says why it ended. The log then gets failure as well, as Err of the result, if
-// failure is about the user's credentials. Otherwise the result is failure itself, and sessionFailure marks the server
-// as failed (unless it has per-user sessions) and wakes the supervisor, which connects again.
-func (s *server) sessionFailure(request *session.Request, failure *transport.Failure) *transport.Failure {
-	if request.Context().Err() != nil {
-		ended := request.Ended()
-		if errors.Is(failure, transport.ErrCredentials) {
-			ended.Err = failure
-		}
-		return ended
+// handleNoSession reacts to failure, with which GetSession returned no session for request, and returns the failure to
+// report. Usually that is failure, and the server gets the state that recordUnusable sets. If the request's context has
+// ended, the server may work, so its state stays, and the failure to report says why the context ended.
+func (s *server) handleNoSession(request *session.Request, failure *transport.Failure) *transport.Failure {
+	if request.Context().Err() == nil {
+		s.recordUnusable(failure)
+		return failure
 	}
+	ended := request.Ended()
+	if errors.Is(failure, transport.ErrCredentials) {
+		ended.Err = failure // so that the log and isUserFailure see it
+	}
+	return ended
+}
+
+// recordUnusable marks the server as failed with failure, and wakes the supervisor to connect again if the state
+// changed. It does nothing if the server has per-user sessions, because the failure may concern only one user.
+func (s *server) recordUnusable(failure *transport.Failure) {
 	if s.userSessions == nil && s.markFailed(failure) {
 		s.wakeSupervisor()
 	}
-	return failure
-}
-
-// decodeResult decodes the result of tools/call, or of resources/read if tool is the tool that reads resources.
-func decodeResult(raw json.RawMessage, tool catalog.Resolved) (*content.Result, *transport.Failure) {
-	decode := content.Decode
-	if tool.ReadsResources {
-		decode = content.DecodeResource
-	}
-	result, err := decode(raw)
-	if err != nil {
-		return nil, decodeFailure(err)
-	}
-	return result, nil
 }
 
 // handleFailure reacts to the failure of a call in the session used. It drops a lost session, has the tools listed
 // again if the server does not know the tool, and marks the server as failed if it cannot be reached. It returns the
 // failure to report: that of checkCannotAsk if the tool cannot ask the user, otherwise failure.
 func (s *server) handleFailure(failure *transport.Failure, sent bool, tool catalog.Resolved, used *session.Session, route callRoute) *transport.Failure {
-	if unableToAsk := s.checkCannotAsk(tool, used, route, nil, failure); unableToAsk != nil {
+	if unableToAsk := s.checkCannotAsk(rpcErrorText(failure), tool, used, route.pool); unableToAsk != nil {
 		return unableToAsk
 	}
 	if failure.Kind == UnknownTool {
@@ -395,10 +395,8 @@ func (s *server) handleFailure(failure *transport.Failure, sent bool, tool catal
 	switch {
 	case failure.Lost: // if several calls lost this session, the pool still opens only one new session
 		route.pool.DropSession(used)
-	case !sent && failure.Kind == Unavailable && s.userSessions == nil:
-		if s.markFailed(failure) {
-			s.wakeSupervisor()
-		}
+	case !sent && failure.Kind == Unavailable:
+		s.recordUnusable(failure)
 	}
 	return failure
 }
@@ -416,9 +414,9 @@ func (s *server) roundTrip(request *session.Request, used *session.Session, tool
 			Name: tool.Original, Args: call.Args, Meta: s.callMeta(call), Handlers: handlers,
 		})
 	}
-	uri, f := s.readURI(call.Args)
-	if f != nil {
-		return nil, f
+	uri, failure := s.readURI(call.Args)
+	if failure != nil {
+		return nil, failure
 	}
 	return used.ReadResource(request, session.ResourceRead{URI: uri, Scope: s.readScope(call), Meta: s.callMeta(call), Handlers: handlers})
 }
@@ -433,32 +431,36 @@ const (
 // twice, the later source in this order wins. Call.Context comes from outside, so callMeta leaves out its reserved
 // names and the progress token; otherwise it could set the protocol version, the client info or a user's subject.
 func (s *server) callMeta(call Call) sdk.Meta {
-	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+8) // plus 4 ids and 4 entries of package session
+	const otherEntries = 4 + 4 // at most 4 ids, and 4 entries that package session adds
+	meta := make(sdk.Meta, len(call.Context)+len(call.Meta)+otherEntries)
 	for name, value := range call.Context {
 		isReserved := strings.HasPrefix(name, reservedMeta) || strings.HasPrefix(name, MetaPrefix)
 		if !isReserved && name != "progressToken" {
-			m[name] = value
+			meta[name] = value
 		}
 	}
 	for name, value := range s.callIDs(call) {
-		m[name] = value
+		meta[name] = value
 	}
-	maps.Copy(m, call.Meta)
-	return m
+	maps.Copy(meta, call.Meta)
+	return meta
 }
 
 // callIDs returns the call's ids that the server's configuration names, keyed by their names in _meta. If the
 // configuration has no such list, that is the call id alone. Empty ids are left out.
 func (s *server) callIDs(call Call) map[string]string {
-	members := s.cfg.Meta
-	if members == nil {
-		members = []string{config.MetaCallID}
+	sent := s.cfg.Meta // the names without MetaPrefix
+	if sent == nil {
+		sent = []string{config.MetaCallID}
 	}
 	all := map[string]string{
-		config.MetaCallID: call.CallID, config.MetaRunID: call.RunID, config.MetaThreadID: call.ThreadID, config.MetaSubject: call.Principal.Subject,
+		config.MetaCallID:   call.CallID,
+		config.MetaRunID:    call.RunID,
+		config.MetaThreadID: call.ThreadID,
+		config.MetaSubject:  call.Principal.Subject,
 	}
-	ids := make(map[string]string, len(members))
-	for _, name := range members {
+	ids := make(map[string]string, len(sent))
+	for _, name := range sent {
 		if all[name] != "" {
 			ids[MetaPrefix+name] = all[name]
 		}

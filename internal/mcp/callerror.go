@@ -2,14 +2,15 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"regexp"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
@@ -87,6 +88,19 @@ func nextStep(f *transport.Failure) string {
 	return nextSteps[f.Kind]
 }
 
+// decodeResult decodes the result of tools/call, or of resources/read if tool is the tool that reads resources.
+func decodeResult(raw json.RawMessage, tool catalog.Resolved) (*content.Result, *transport.Failure) {
+	decode := content.Decode
+	if tool.ReadsResources {
+		decode = content.DecodeResource
+	}
+	result, err := decode(raw)
+	if err != nil {
+		return nil, decodeFailure(err)
+	}
+	return result, nil
+}
+
 // decodeFailure converts err, with which package content failed to decode a call's result, to the call's failure.
 func decodeFailure(err error) *transport.Failure {
 	if bad, ok := errors.AsType[*content.DecodeError](err); ok {
@@ -137,13 +151,6 @@ func ResultErrorKind(r *content.Result) ErrorKind {
 		return InvalidArguments
 	}
 	return Execution
-}
-
-// recoverFunc calls f, and returns normally if f panics. It logs the panic. It is for one step of a sequence whose
-// later steps must run, because other goroutines wait for them.
-func recoverFunc(log *slog.Logger, f func()) {
-	defer transport.Recover(log, func(*transport.Failure) {})
-	f()
 }
 
 // contextFailure returns the failure of a call that was not sent because ctx ended: Timeout after a deadline,

@@ -28,6 +28,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -53,24 +54,13 @@ func New(servers []config.Server, opts Options) (*Client, error) {
 	if err := config.CheckRedirects(servers, opts.RedirectURL); err != nil {
 		return nil, err
 	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
-	if opts.Timeout <= 0 {
-		opts.Timeout = 60 * time.Second
-	}
-	if opts.MaxToolBytes <= 0 {
-		opts.MaxToolBytes = 64 << 20
-	}
-	if opts.StartWait <= 0 {
-		opts.StartWait = 3 * time.Second
-	}
-	if opts.Version == "" {
-		opts.Version = "dev"
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.Default())
+	opts.Timeout = orElse(opts.Timeout, 60*time.Second)
+	opts.MaxToolBytes = orElse(opts.MaxToolBytes, 64<<20)
+	opts.StartWait = orElse(opts.StartWait, 3*time.Second)
+	opts.Version = cmp.Or(opts.Version, "dev")
 	opts.oauthClients = &sharedClients{byKey: map[clientKey]*sharedClient{}}
 	opts.inMemory = opts.SignIns == nil
-
 	if opts.inMemory {
 		var err error
 		if opts.SignIns, err = sealed.NewInMemory(opts.Logger); err != nil {
@@ -79,7 +69,7 @@ func New(servers []config.Server, opts Options) (*Client, error) {
 	}
 
 	opts.tls = &tlsSources{}
-	if err := opts.tls.load(servers); err != nil {
+	if err := opts.tls.setServers(servers); err != nil {
 		return nil, err
 	}
 
@@ -143,8 +133,8 @@ func (c *Client) waitForFirstAttempts(ctx context.Context, user auth.Identity) {
 	allTried, remaining := c.allTried, time.Until(c.waitUntil)
 	c.mu.Unlock()
 	unlisted := c.unlistedServers(user)
-	isSettled := transport.IsClosed(allTried) || remaining <= 0
-	if isSettled && len(unlisted) == 0 {
+	isOver := transport.IsClosed(allTried) || remaining <= 0 // the attempts, or the time to wait for them
+	if isOver && len(unlisted) == 0 {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, c.opts.StartWait)
@@ -264,8 +254,9 @@ func (c *Client) Certificates() []Certificate {
 		if s.dialer.tls == nil { // the server is not reached over HTTP
 			continue
 		}
-		for role, expires := range map[string]time.Time{"client": s.dialer.tls.Source().Expiry(), "server": s.dialer.tls.PeerExpiry()} {
-			if !expires.IsZero() {
+		expiries := map[string]time.Time{"client": s.dialer.tls.Source().Expiry(), "server": s.dialer.tls.PeerExpiry()}
+		for role, expires := range expiries {
+			if !expires.IsZero() { // zero: the server has no such certificate
 				certificates = append(certificates, Certificate{Server: s.cfg.Name, Role: role, Expires: expires})
 			}
 		}

@@ -25,15 +25,17 @@ func (s *server) callWithConsent(ctx context.Context, call Call) (*content.Resul
 	tool, _ := s.client.catalog.Resolve(call.Tool)
 	isSignInTool := tool.SignsIn || call.SignIn != nil && call.SignIn.ListsTools
 	listsTools := isSignInTool && s.signInClient() != nil // a Reload may have ended the need to sign in
-	execute := s.callWithPermit
+	var result *content.Result
+	var failure *transport.Failure
 	if listsTools {
-		execute = s.callSignIn
+		result, failure = s.callSignInTool(ctx, call)
+	} else {
+		result, failure = s.callWithPermit(ctx, call)
 	}
-	res, failure := execute(ctx, call)
-	if failure == nil {
-		return res, nil
+	if failure != nil {
+		return s.askForConsent(ctx, call, failure, listsTools)
 	}
-	return s.askForConsent(ctx, call, failure, listsTools)
+	return result, nil
 }
 
 // askForConsent handles the failure of call. If the call failed because the user has not signed in, askForConsent
@@ -41,15 +43,15 @@ func (s *server) callWithConsent(ctx context.Context, call Call) (*content.Resul
 // no sign-in and returns a Denied failure. It returns failure itself if a sign-in does not help, or if call has
 // already asked for maxConsents sign-ins. listsTools says that call is one of the tool sign_in.
 func (s *server) askForConsent(ctx context.Context, call Call, failure *transport.Failure, listsTools bool) (*content.Result, *transport.Failure) {
-	asked := 0 // sign-ins for this call so far
+	timesAsked := 0
 	if call.SignIn != nil {
-		asked = call.SignIn.Asked
+		timesAsked = call.SignIn.Asked
 	}
 	lacksConsent := failure.NotRun && errors.Is(failure, oauth.ErrConsent)
-	switch {
-	case !lacksConsent || s.signInClient() == nil || asked == maxConsents:
+	if !lacksConsent || s.signInClient() == nil || timesAsked == maxConsents {
 		return nil, failure
-	case call.Waiter == "":
+	}
+	if call.Waiter == "" {
 		return nil, consentFailure(nil)
 	}
 	authorization, err := s.signInClient().Authorize(ctx, call.Principal, call.Waiter)
@@ -58,7 +60,7 @@ func (s *server) askForConsent(ctx context.Context, call Call, failure *transpor
 	}
 	return &content.Result{SignIn: &content.SignIn{
 		Server: s.cfg.Name, State: authorization.State, URL: authorization.URL, Expires: authorization.Expires,
-		Asked: asked + 1, InMemory: s.client.opts.inMemory, ListsTools: listsTools,
+		Asked: timesAsked + 1, InMemory: s.client.opts.inMemory, ListsTools: listsTools,
 		Message: fmt.Sprintf("The MCP server %s needs your permission to act on your behalf. Sign in at %s.", s.cfg.Name, authorization.Host()),
 	}}, nil
 }
@@ -76,25 +78,26 @@ func (s *server) signInClient() *oauth.Client {
 // sign-in expires or ctx ends. With any other answer it does not wait, but still returns nil if the user has signed
 // in. The error is a *CallError.
 func (c *Client) AwaitSignIn(ctx context.Context, call Call, action string) error {
-	srv := c.serverByName(call.SignIn.Server)
-	if srv == nil || srv.signInClient() == nil {
+	s := c.serverByName(call.SignIn.Server)
+	if s == nil || s.signInClient() == nil {
 		return nil // a Reload has removed the server or the need to sign in: sending the call again finds out
 	}
-	err := srv.signInClient().Await(ctx, call.SignIn.State, action == Accept)
+	hasAgreed := action == Accept
+	err := s.signInClient().Await(ctx, call.SignIn.State, hasAgreed)
 	var failure *transport.Failure
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		failure = contextFailure(ctx)
-	case srv.life.Err() != nil:
+	case s.life.Err() != nil:
 		failure = shutdownFailure(transport.ErrClosed)
 	case errors.Is(err, oauth.ErrConsent):
 		failure = consentFailure(err)
 	default:
 		failure = &transport.Failure{Kind: Denied, Public: publicText(err), NotRun: true, Err: transport.CredentialsError(err)}
 	}
-	return callError(failure, call.Tool, srv.cfg.Name)
+	return callError(failure, call.Tool, s.cfg.Name)
 }
 
 // consentFailure returns the failure of a call whose user refused to sign in or could not be asked. err is the cause,
@@ -113,12 +116,12 @@ func publicText(err error) string {
 	return "there is no token for it"
 }
 
-// callSignIn executes a call of the tool sign_in: it lists the server's tools with the token of call.Principal, and
+// callSignInTool executes a call of the tool sign_in: it lists the server's tools with the token of call.Principal, and
 // returns a text with their names. If that user has not signed in yet, the failure wraps oauth.ErrConsent.
-func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
-	if err := s.userSessions.listTools(ctx, call.Principal, true); err != nil {
-		if f, ok := errors.AsType[*transport.Failure](err); ok {
-			return nil, f
+func (s *server) callSignInTool(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
+	if err := s.userSessions.listTools(ctx, call.Principal, always); err != nil {
+		if failure, ok := errors.AsType[*transport.Failure](err); ok {
+			return nil, failure
 		}
 		if ctx.Err() != nil {
 			return nil, contextFailure(ctx)
@@ -135,46 +138,53 @@ func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *t
 	return &content.Result{Content: []json.RawMessage{content.TextBlock(text)}}, nil
 }
 
-// callSignInAgain sends a call of the tool sign_in again, after the user was asked to sign in. It finds the server by
+// repeatSignInCall sends a call of the tool sign_in again, after the user was asked to sign in. It finds the server by
 // call.SignIn and not by the tool, because the server's own tools replace sign_in as soon as they are listed for any
 // user. The error is a *CallError.
-func (c *Client) callSignInAgain(ctx context.Context, call Call) (*content.Result, error) {
+func (c *Client) repeatSignInCall(ctx context.Context, call Call) (*content.Result, error) {
 	s := c.serverByName(call.SignIn.Server)
 	if s == nil || s.signInClient() == nil {
-		return nil, callError(&transport.Failure{Kind: UnknownTool, Public: "no tool has that name"}, call.Tool, "")
+		return nil, unknownToolError(call.Tool)
 	}
-	res, failure := s.callWithConsent(ctx, call)
+	result, failure := s.callWithConsent(ctx, call)
 	if failure != nil {
 		return nil, callError(failure, call.Tool, s.cfg.Name)
 	}
-	return res, nil
+	return result, nil
 }
 
-// callUnlisted handles a call of a tool that is not in the catalog. If users sign in to the server call.Server, and
-// this process has not listed that server's tools yet, callUnlisted lists them with the user's token. It returns
+// listServerOf lists the tools of the server call.Server with the token of call's user, because call's tool is not in
+// the catalog. It does so only if users sign in to the server, and this process has not listed its tools yet. It
+// returns
 //   - nil and nil if that succeeded: the tool may be in the catalog now;
 //   - a result with SignIn if the user must sign in first;
 //   - a *CallError otherwise, of kind UnknownTool if the tool cannot belong to an unlisted server.
-func (c *Client) callUnlisted(ctx context.Context, call Call) (*content.Result, error) {
-	srv := c.serverByName(call.Server)
-	if srv == nil || srv.signInClient() == nil || srv.userSessions.wasListed() {
-		return nil, callError(&transport.Failure{Kind: UnknownTool, Public: "no tool has that name"}, call.Tool, "")
+func (c *Client) listServerOf(ctx context.Context, call Call) (signIn *content.Result, _ error) {
+	s := c.serverByName(call.Server)
+	if s == nil || s.signInClient() == nil || s.userSessions.wasListed() {
+		return nil, unknownToolError(call.Tool)
 	}
-	err := srv.userSessions.listTools(ctx, call.Principal, false)
-	failure, failed := errors.AsType[*transport.Failure](err)
+	err := s.userSessions.listTools(ctx, call.Principal, ifNeeded)
+	failure, isFailure := errors.AsType[*transport.Failure](err)
 	switch {
 	case err == nil:
 		return nil, nil
 	case ctx.Err() != nil:
-		return nil, callError(contextFailure(ctx), call.Tool, srv.cfg.Name)
-	case !failed: // the server's life has ended
-		return nil, callError(shutdownFailure(err), call.Tool, srv.cfg.Name)
+		failure = contextFailure(ctx)
+	case isFailure:
+		signIn, failure = s.askForConsent(ctx, call, failure, false) // false: the tool is not sign_in
+	default: // the server's life has ended
+		failure = shutdownFailure(err)
 	}
-	res, failure := srv.askForConsent(ctx, call, failure, false)
 	if failure != nil {
-		return nil, callError(failure, call.Tool, srv.cfg.Name)
+		return nil, callError(failure, call.Tool, s.cfg.Name)
 	}
-	return res, nil
+	return signIn, nil
+}
+
+// unknownToolError returns the error of a call of a tool that no server has.
+func unknownToolError(tool string) *CallError {
+	return callError(&transport.Failure{Kind: UnknownTool, Public: "no tool has that name"}, tool, "")
 }
 
 // Callback handles the query with which an authorization server redirected a browser to the redirect URL (RFC 6749,
@@ -231,8 +241,8 @@ func (s *server) askToVisit(ctx context.Context, call Call, pages []Elicitation,
 	defer stop(nil)
 	defer context.AfterFunc(s.life, func() { stop(context.Cause(s.life)) })()
 	for _, page := range pages {
-		res, err := call.Elicit(ctx, page)
-		if err != nil || res.Action != Accept || ctx.Err() != nil {
+		answer, err := call.Elicit(ctx, page)
+		if err != nil || answer.Action != Accept || ctx.Err() != nil {
 			return "the user did not agree to visit the web page that it requires first"
 		}
 	}

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,14 +21,14 @@ type tlsSources struct {
 	byFiles map[tlsconfig.Files]*tlsconfig.Source
 }
 
-// load makes t hold the sources that servers need. It reads the files that t does not have yet, and removes the
-// sources that no enabled server needs. If a file cannot be used, load changes nothing and returns an error that names
+// setServers reads the TLS files of the enabled servers, except those that t has read before, and makes t keep the
+// sources of these servers alone. If a file cannot be used, setServers changes nothing and returns an error that names
 // the file's setting.
-func (t *tlsSources) load(servers []config.Server) error {
-	next := map[tlsconfig.Files]*tlsconfig.Source{}
+func (t *tlsSources) setServers(servers []config.Server) error {
+	needed := map[tlsconfig.Files]*tlsconfig.Source{}
 	for i := range servers {
 		s := &servers[i]
-		if s.Disabled || next[s.TLS] != nil {
+		if s.Disabled || needed[s.TLS] != nil {
 			continue
 		}
 		source := t.byFiles[s.TLS]
@@ -37,9 +38,9 @@ func (t *tlsSources) load(servers []config.Server) error {
 				return err
 			}
 		}
-		next[s.TLS] = source
+		needed[s.TLS] = source
 	}
-	t.byFiles = next
+	t.byFiles = needed
 	return nil
 }
 
@@ -49,11 +50,11 @@ func loadTLS(s *config.Server) (*tlsconfig.Source, error) {
 	if err == nil {
 		return source, nil
 	}
-	field := "tls"
+	setting := "tls"
 	if e, ok := errors.AsType[*tlsconfig.FileError](err); ok {
-		field = config.TLSField(e.Field)
+		setting = config.TLSField(e.Field)
 	}
-	return nil, fmt.Errorf("MCP server %q, %s: %w", s.Name, field, err)
+	return nil, fmt.Errorf("MCP server %q, %s: %w", s.Name, setting, err)
 }
 
 // credentials add tokens to the requests to one server.
@@ -94,7 +95,7 @@ func newExchangeCredentials(cfg config.Server, opts Options) (credentials, error
 	exchange, err := token.NewExchange(token.ExchangeConfig{Audience: cfg.Grant.Audience, ClientCredentialsConfig: token.ClientCredentialsConfig{
 		Issuer: cfg.Grant.Issuer, TokenURL: cfg.Grant.TokenURL,
 		ClientID: cfg.Grant.ClientID, Secret: token.FixedSecret(cfg.Grant.ClientSecret),
-		Scope: cfg.Grant.Scope, Resource: cfg.TokenResource(), HTTPClient: client, Logger: opts.Logger.With("mcp_server", cfg.Name),
+		Scope: cfg.Grant.Scope, Resource: cfg.TokenResource(), HTTPClient: client, Logger: serverLogger(cfg, opts),
 	}})
 	if err != nil {
 		return credentials{close: func() {}}, err
@@ -150,15 +151,15 @@ type sharedClient struct {
 
 // acquireClient returns the OAuth client for cfg's server, and creates it if needed. release must be called after the
 // server's last request.
-func (c *sharedClients) acquireClient(cfg config.Server, o Options) (_ *oauth.Client, release func(), _ error) {
+func (c *sharedClients) acquireClient(cfg config.Server, opts Options) (_ *oauth.Client, release func(), _ error) {
 	key := clientKey{
-		name: cfg.Name, url: cfg.HTTPURL(), redirect: o.RedirectURL, kind: cfg.Auth, grant: cfg.Grant, tls: cfg.TLS,
+		name: cfg.Name, url: cfg.HTTPURL(), redirect: opts.RedirectURL, kind: cfg.Auth, grant: cfg.Grant, tls: cfg.TLS,
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	shared := c.byKey[key]
 	if shared == nil {
-		client, err := oauth.New(oauthConfig(&cfg, o))
+		client, err := oauth.New(oauthConfig(&cfg, opts))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -186,25 +187,30 @@ func (c *sharedClients) releaseClient(key clientKey, shared *sharedClient) {
 // oauthConfig returns the configuration of the OAuth client for the server s. A redirect URL of s takes precedence
 // over opts.RedirectURL.
 func oauthConfig(s *config.Server, opts Options) oauth.Config {
-	g := s.Grant
-	c := oauth.Config{
-		Kind: oauth.Kind(s.Auth), Name: s.Name, URL: s.HTTPURL(), Resource: g.Resource, Issuer: g.Issuer, TokenURL: g.TokenURL,
-		ClientID: g.ClientID, ClientMetadataURL: g.ClientMetadataURL, ClientSecret: g.ClientSecret,
-		PrivateKey: oauth.Text{Value: g.PrivateKey, File: g.PrivateKeyFile},
-		Scope:      g.Scope, Assertion: oauth.Text{Value: g.Assertion, File: g.AssertionFile}, RedirectURL: g.RedirectURL,
-		IdP:  oauth.IdP{TokenURL: g.IdPTokenURL, ClientID: g.IdPClientID, ClientSecret: g.IdPClientSecret, SubjectTokenType: g.SubjectTokenType},
-		DPoP: g.DPoP, TLS: opts.tls.byFiles[s.TLS], Store: opts.SignIns, Logger: opts.Logger.With("mcp_server", s.Name),
+	grant := s.Grant
+	return oauth.Config{
+		Kind: oauth.Kind(s.Auth), Name: s.Name, URL: s.HTTPURL(), Resource: grant.Resource,
+		Issuer: grant.Issuer, TokenURL: grant.TokenURL,
+
+		ClientID: grant.ClientID, ClientMetadataURL: grant.ClientMetadataURL, ClientSecret: grant.ClientSecret,
+		PrivateKey:  oauth.Text{Value: grant.PrivateKey, File: grant.PrivateKeyFile},
+		Scope:       grant.Scope,
+		Assertion:   oauth.Text{Value: grant.Assertion, File: grant.AssertionFile},
+		RedirectURL: cmp.Or(grant.RedirectURL, opts.RedirectURL),
+		IdP: oauth.IdP{
+			TokenURL: grant.IdPTokenURL, ClientID: grant.IdPClientID,
+			ClientSecret: grant.IdPClientSecret, SubjectTokenType: grant.SubjectTokenType,
+		},
+		DPoP: grant.DPoP,
+
+		TLS: opts.tls.byFiles[s.TLS], Store: opts.SignIns, Logger: serverLogger(*s, opts),
 	}
-	if c.RedirectURL == "" {
-		c.RedirectURL = opts.RedirectURL
-	}
-	return c
 }
 
 // credentialsFor returns credentials that get tokens from the server's authorization server with a shared OAuth
 // client. All requests use one token, or each user's own if the type of authorization IsDelegated.
-func (c *sharedClients) credentialsFor(cfg config.Server, o Options) (credentials, error) {
-	client, release, err := c.acquireClient(cfg, o)
+func (c *sharedClients) credentialsFor(cfg config.Server, opts Options) (credentials, error) {
+	client, release, err := c.acquireClient(cfg, opts)
 	if err != nil {
 		return credentials{}, err
 	}
@@ -212,11 +218,11 @@ func (c *sharedClients) credentialsFor(cfg config.Server, o Options) (credential
 	if !cfg.Auth.IsDelegated() {
 		return credentials{sender: senderFor(auth.Identity{}), close: release}, nil
 	}
-	d := &delegation{senderFor: senderFor, needsCallerToken: cfg.Auth.NeedsCallerToken()}
+	perUser := &delegation{senderFor: senderFor, needsCallerToken: cfg.Auth.NeedsCallerToken()}
 	if cfg.Auth == config.AuthAuthorizationCode {
-		d.signInClient = client
+		perUser.signInClient = client
 	}
-	return credentials{sender: noUserSender{}, delegation: d, close: release}, nil
+	return credentials{sender: noUserSender{}, delegation: perUser, close: release}, nil
 }
 
 // oauthSender is a Sender with tokens from the server's authorization server.

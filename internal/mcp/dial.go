@@ -33,11 +33,7 @@ var dialers = map[string]func(config.Server, Options) (dialer, error){
 // to HTTP+SSE, unless the server has per-user sessions. All sessions share one pool of TCP connections. dialHTTP
 // itself opens no connection.
 func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
-	base, err := url.Parse(cfg.URL)
-	if err != nil {
-		return dialer{}, err
-	}
-	roundTripper, err := newRoundTripper(cfg, opts, base)
+	roundTripper, err := newRoundTripper(cfg, opts)
 	if err != nil {
 		return dialer{}, err
 	}
@@ -54,7 +50,7 @@ func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 	if d.delegation != nil {
 		return d, nil // legacyFallback decides once for all sessions, and makes one at a time
 	}
-	legacy := dialLegacyEndpoint(cfg, opts, base, roundTripper, func() {})
+	legacy := dialLegacyEndpoint(cfg, opts, roundTripper, func() {}) // closeStreamable closes roundTripper
 	closeStreamable := d.close
 	d.close = func() {
 		legacy.close()
@@ -65,16 +61,12 @@ func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 }
 
 // dialLegacySSE returns the dialer of a server over HTTP+SSE.
-func dialLegacySSE(cfg config.Server, o Options) (dialer, error) {
-	base, err := url.Parse(cfg.URL)
+func dialLegacySSE(cfg config.Server, opts Options) (dialer, error) {
+	roundTripper, err := newRoundTripper(cfg, opts)
 	if err != nil {
 		return dialer{}, err
 	}
-	roundTripper, err := newRoundTripper(cfg, o, base)
-	if err != nil {
-		return dialer{}, err
-	}
-	d := dialLegacyEndpoint(cfg, o, base, roundTripper, roundTripper.close)
+	d := dialLegacyEndpoint(cfg, opts, roundTripper, roundTripper.close)
 	d.tls = roundTripper.tls
 	return d, nil
 }
@@ -82,13 +74,12 @@ func dialLegacySSE(cfg config.Server, o Options) (dialer, error) {
 // dialLegacyEndpoint returns the dialer of an HTTP+SSE endpoint that sends its requests with roundTripper. Unless cfg
 // sets another version, sessions begin with initialize, because HTTP+SSE servers do not know server/discover. The
 // dialer's close also calls closeShared.
-func dialLegacyEndpoint(cfg config.Server, o Options, base *url.URL, roundTripper *roundTripper, closeShared func()) dialer {
+func dialLegacyEndpoint(cfg config.Server, opts Options, roundTripper *roundTripper, closeShared func()) dialer {
 	if cfg.ProtocolVersion == "" {
 		cfg.ProtocolVersion = session.LastInitialize
 	}
-	return dialEndpoint(cfg, o, transport.NewLegacySSE(transport.LegacySSEConfig{
-		URL: base, RoundTripper: roundTripper, Logger: serverLogger(cfg, o),
-	}), closeShared)
+	endpoint := transport.NewLegacySSE(transport.LegacySSEConfig{URL: roundTripper.Base, RoundTripper: roundTripper, Logger: serverLogger(cfg, opts)})
+	return dialEndpoint(cfg, opts, endpoint, closeShared)
 }
 
 // connectFunc opens a session and performs the handshake.
@@ -103,42 +94,42 @@ const legacyRetry = 10 * time.Minute
 // function opens one session at a time. It returns the error of streamable, except while legacy is in use.
 func legacyFallback(streamable, legacy connectFunc) connectFunc {
 	var mu sync.Mutex // protects the variables below; held while a session is opened
-	var legacyWorks, streamableWorked bool
+	var usesLegacy, streamableWorked bool
 	var bothFailedAt time.Time // zero: never
 	return func(ctx context.Context) (*sdk.ClientSession, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if legacyWorks {
-			cs, err := legacy(ctx)
+		if usesLegacy {
+			opened, err := legacy(ctx)
 			if !refusesTransport(err) {
-				return cs, err
+				return opened, err
 			}
-			legacyWorks = false // the server may have been upgraded
+			usesLegacy = false // the server may have been upgraded
 		}
-		cs, err := streamable(ctx)
+		opened, err := streamable(ctx)
 		if err == nil {
 			streamableWorked = true
-			return cs, nil
+			return opened, nil
 		}
 		failedRecently := !bothFailedAt.IsZero() && time.Since(bothFailedAt) < legacyRetry
 		if streamableWorked || failedRecently || !refusesTransport(err) {
 			return nil, err
 		}
-		cs, legacyErr := legacy(ctx)
+		opened, legacyErr := legacy(ctx)
 		if legacyErr != nil {
 			bothFailedAt = time.Now()
 			return nil, err
 		}
-		legacyWorks = true
-		return cs, nil
+		usesLegacy = true
+		return opened, nil
 	}
 }
 
 // refusesTransport reports whether err has one of the HTTP statuses with which a server of another transport answers:
 // 404, 405, and 400, which the SSE server of the go-sdk sends. It returns false for nil.
 func refusesTransport(err error) bool {
-	f, ok := errors.AsType[*transport.Failure](err)
-	return ok && slices.Contains([]int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed}, f.Status)
+	failure, ok := errors.AsType[*transport.Failure](err)
+	return ok && slices.Contains([]int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed}, failure.Status)
 }
 
 // startTimeout bounds the start of a child process and the handshake with it. It is long because npx and uvx download
@@ -147,14 +138,15 @@ const startTimeout = time.Minute
 
 // dialStdio returns the dialer of a server that runs as a child process. The process gets the environment in cfg and
 // no other variables.
-func dialStdio(cfg config.Server, o Options) (dialer, error) {
+func dialStdio(cfg config.Server, opts Options) (dialer, error) {
 	env := make([]string, 0, len(cfg.Env))
 	for _, name := range slices.Sorted(maps.Keys(cfg.Env)) {
 		env = append(env, name+"="+cfg.Env[name].Reveal())
 	}
-	d := dialEndpoint(cfg, o, transport.NewStdio(transport.StdioConfig{
-		Command: cfg.Command, Args: cfg.Args, Dir: cfg.WorkDir, Env: env, Query: len(cfg.Query) > 0, Logger: serverLogger(cfg, o),
-	}), func() {})
+	endpoint := transport.NewStdio(transport.StdioConfig{
+		Command: cfg.Command, Args: cfg.Args, Dir: cfg.WorkDir, Env: env, Query: len(cfg.Query) > 0, Logger: serverLogger(cfg, opts),
+	})
+	d := dialEndpoint(cfg, opts, endpoint, func() {})
 	d.handshakeTimeout = startTimeout
 	return d, nil
 }
@@ -162,40 +154,36 @@ func dialStdio(cfg config.Server, o Options) (dialer, error) {
 // dialWebSocket returns the dialer of a WebSocket server. Headers, query parameters and the token are sent with the
 // handshake, which is an HTTP request.
 func dialWebSocket(cfg config.Server, opts Options) (dialer, error) {
-	base, err := url.Parse(cfg.URL)
+	roundTripper, err := newRoundTripper(cfg, opts)
 	if err != nil {
 		return dialer{}, err
 	}
-	base.Scheme = map[string]string{"ws": "http", "wss": "https"}[base.Scheme]
-	roundTripper, err := newRoundTripper(cfg, opts, base)
-	if err != nil {
-		return dialer{}, err
-	}
-	d := dialEndpoint(cfg, opts, transport.NewWebSocket(transport.WebSocketConfig{
-		URL:          base,
-		RoundTripper: roundTripper,
-		Logger:       serverLogger(cfg, opts),
-	}), roundTripper.close)
+	endpoint := transport.NewWebSocket(transport.WebSocketConfig{URL: roundTripper.Base, RoundTripper: roundTripper, Logger: serverLogger(cfg, opts)})
+	d := dialEndpoint(cfg, opts, endpoint, roundTripper.close)
 	d.tls = roundTripper.tls
 	return d, nil
 }
 
 // serverLogger returns the logger of a server. Its records have the server's name.
-func serverLogger(cfg config.Server, o Options) *slog.Logger {
-	return o.Logger.With("mcp_server", cfg.Name)
+func serverLogger(cfg config.Server, opts Options) *slog.Logger {
+	return opts.Logger.With("mcp_server", cfg.Name)
 }
 
 // dialEndpoint returns a dialer that opens sessions at endpoint. The dialer's close closes endpoint and then calls
 // closeShared, which must close everything else that belongs to the endpoint. dialEndpoint does not set delegation and
 // tls.
-func dialEndpoint(cfg config.Server, o Options, endpoint transport.Endpoint, closeShared func()) dialer {
-	c := session.NewConnector(session.ConnectorOptions{
-		Endpoint: endpoint, Protocol: cfg.ProtocolVersion, ClientVersion: o.Version, Sampling: cfg.Sampling, Logger: o.Logger,
+func dialEndpoint(cfg config.Server, opts Options, endpoint transport.Endpoint, closeShared func()) dialer {
+	connector := session.NewConnector(session.ConnectorOptions{
+		Endpoint: endpoint, Protocol: cfg.ProtocolVersion, ClientVersion: opts.Version, Sampling: cfg.Sampling, Logger: opts.Logger,
 	})
-	return dialer{connect: c.Connect, useInitialize: c.UseInitialize, close: func() {
-		endpoint.Close()
-		closeShared()
-	}}
+	return dialer{
+		connect:       connector.Connect,
+		useInitialize: connector.UseInitialize,
+		close: func() {
+			endpoint.Close()
+			closeShared()
+		},
+	}
 }
 
 // maxResponseHeader bounds the headers of a reply, in bytes.
@@ -209,9 +197,16 @@ type roundTripper struct {
 	close      func()               // to be called after the last request
 }
 
-// newRoundTripper returns the roundTripper of one server, with its own pool of TCP connections. It sends no request.
-// base is the endpoint's URL with the scheme http or https.
-func newRoundTripper(cfg config.Server, opts Options, base *url.URL) (*roundTripper, error) {
+// newRoundTripper returns the roundTripper of one server, with its own pool of TCP connections. It sends no request. The
+// result's Base is the endpoint's URL with the scheme http or https, also for a WebSocket.
+func newRoundTripper(cfg config.Server, opts Options) (*roundTripper, error) {
+	base, err := url.Parse(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Type == config.TypeWebSocket {
+		base.Scheme = map[string]string{"ws": "http", "wss": "https"}[base.Scheme] // the handshake is an HTTP request
+	}
 	pooled := http.DefaultTransport.(*http.Transport).Clone() // uses proxies from the environment
 	pooled.MaxIdleConns = 0                                   // no limit: all go to one host, whose limit is below
 	// Two per call, because a call may begin while the stream of an earlier call is still being read to its end.
@@ -223,16 +218,16 @@ func newRoundTripper(cfg config.Server, opts Options, base *url.URL) (*roundTrip
 	if opts.Transport != nil {
 		next = opts.Transport(next)
 	}
-	creds, err := newCredentials(cfg, opts)
+	tokens, err := newCredentials(cfg, opts)
 	if err != nil {
 		return nil, err
 	}
 	return &roundTripper{
-		HeaderTransport: transport.HeaderTransport{Next: next, Base: base, Headers: cfg.Headers, Query: cfg.Query, Tokens: creds.sender},
-		delegation:      creds.delegation,
+		HeaderTransport: transport.HeaderTransport{Next: next, Base: base, Headers: cfg.Headers, Query: cfg.Query, Tokens: tokens.sender},
+		delegation:      tokens.delegation,
 		tls:             secured,
 		close: func() {
-			creds.close()
+			tokens.close()
 			secured.CloseIdleConnections()
 		},
 	}, nil

@@ -25,16 +25,17 @@ type Instructions struct {
 // those of a session of user. InstructionsFor opens that session if needed, which may take until ctx ends or
 // Options.StartWait has passed. A server whose session cannot be opened is left out.
 func (c *Client) InstructionsFor(ctx context.Context, user auth.Identity, isUsed func(server string) bool) []Instructions {
-	var out []Instructions
+	var all []Instructions
 	for _, s := range c.allServers() {
 		if !s.cfg.Instructions || !s.isLive() || !isUsed(s.cfg.Name) {
 			continue
 		}
-		if text := cleanInstructions(s.instructionsFor(ctx, user)); text != "" {
-			out = append(out, Instructions{s.cfg.Name, text})
+		text := cleanInstructions(s.instructionsFor(ctx, user))
+		if text != "" {
+			all = append(all, Instructions{Server: s.cfg.Name, Text: text})
 		}
 	}
-	return out
+	return all
 }
 
 // instructionsFor returns the server's instructions, unchanged: those of the session that listed the tools last, or
@@ -68,14 +69,15 @@ func cleanInstructions(text string) string {
 	text = strings.TrimSpace(strings.ReplaceAll(text, "\r\n", "\n"))
 	var cleaned strings.Builder
 	for _, r := range text {
-		char := string(r)
-		if r != '\n' && r != '\t' && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
-			char = strings.Trim(strconv.QuoteRuneToASCII(r), "'")
+		printed := string(r)
+		isInvisible := unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) && r != '\n' && r != '\t'
+		if isInvisible {
+			printed = strings.Trim(strconv.QuoteRuneToASCII(r), "'")
 		}
-		if cleaned.Len()+len(char) > maxInstructions {
+		if cleaned.Len()+len(printed) > maxInstructions {
 			break
 		}
-		cleaned.WriteString(char)
+		cleaned.WriteString(printed)
 	}
 	return cleaned.String()
 }

@@ -63,28 +63,28 @@ const (
 // Prompts requests a server's prompts on behalf of user. It leaves out and logs prompts that are not valid. The error
 // is ErrUnknownServer or a *ServerError.
 func (c *Client) Prompts(ctx context.Context, user auth.Identity, server string) (PromptList, error) {
-	srv := c.serverByName(server)
-	if srv == nil {
+	s := c.serverByName(server)
+	if s == nil {
 		return PromptList{}, fmt.Errorf("prompts of %.64q: %w", server, ErrUnknownServer)
 	}
-	received, cut, failure := session.CollectPages("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
-		return srv.doWithRetry(ctx, user, session.ListPrompts(cursor))
+	received, reasonForCut, failure := session.CollectPages("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.requestWithRetry(ctx, user, session.ListPrompts(cursor))
 	})
 	if failure != nil {
-		return PromptList{}, &ServerError{Server: server, Reason: failure.Public, Err: failure}
+		return PromptList{}, s.unusableError(failure)
 	}
 	list := PromptList{Prompts: []Prompt{}} // so that JSON has an array
 	for _, raw := range received {
 		prompt, err := decodePrompt(raw)
 		if err != nil {
-			srv.log.Warn("MCP prompt left out", "prompt", wire.Printable(prompt.Name, 80), "reason", err.Error())
+			s.log.Warn("MCP prompt left out", "prompt", wire.Printable(prompt.Name, 80), "reason", err.Error())
 			list.Omitted++
 			continue
 		}
 		list.Prompts = append(list.Prompts, prompt)
 	}
-	if cut != "" {
-		srv.log.Warn("MCP prompts left out", "kept", len(list.Prompts), "reason", "the list "+cut, help.ToolLists.Attr())
+	if reasonForCut != "" {
+		s.log.Warn("MCP prompts left out", "kept", len(list.Prompts), "reason", "the list "+reasonForCut, help.ToolLists.Attr())
 		list.Omitted = max(list.Omitted, 1)
 	}
 	return list, nil
@@ -118,7 +118,7 @@ func (c *Client) Prompt(ctx context.Context, user auth.Identity, server, name st
 	if s == nil {
 		return nil, fmt.Errorf("prompt of %.64q: %w", server, ErrUnknownServer)
 	}
-	raw, failure := s.doWithRetry(ctx, user, session.GetPrompt(name, args))
+	raw, failure := s.requestWithRetry(ctx, user, session.GetPrompt(name, args))
 	var messages []PromptMessage
 	if failure == nil {
 		messages, failure = decodeMessages(raw)
@@ -126,21 +126,24 @@ func (c *Client) Prompt(ctx context.Context, user auth.Identity, server, name st
 	switch {
 	case failure == nil:
 		return messages, nil
-	case failure.Kind == InvalidArguments, failure.Kind == UnknownTool, isBadPrompt(failure): // servers use these codes for prompts too
+	case refusesPrompt(failure):
 		return nil, fmt.Errorf("%w: %s", ErrBadPrompt, failure.Public)
 	}
-	return nil, &ServerError{Server: server, Reason: failure.Public, Err: failure}
+	return nil, s.unusableError(failure)
 }
 
-// badPrompt matches the error messages of the Python SDKs and of FastMCP for an unknown prompt and for missing
-// arguments.
-var badPrompt = regexp.MustCompile(`^unknown prompt\b|^(error rendering prompt .{1,300}: )?missing required arguments\b`)
+// badPromptText matches the error messages, in lower case, of the Python SDKs and of FastMCP for an unknown prompt and
+// for missing arguments.
+var badPromptText = regexp.MustCompile(`^unknown prompt\b|^(error rendering prompt .{1,300}: )?missing required arguments\b`)
 
-// isBadPrompt reports whether f is a JSON-RPC error whose message refuses a prompt's name or arguments. Some servers
-// send such a message with an unrelated error code.
-func isBadPrompt(f *transport.Failure) bool {
-	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
-	return ok && badPrompt.MatchString(strings.ToLower(wire.Printable(e.Message, maxErrorText)))
+// refusesPrompt reports whether the server refused a prompt's name or arguments with failure. Servers use the codes of
+// tool calls for prompts too, and some send a message that matches badPromptText with an unrelated code.
+func refusesPrompt(failure *transport.Failure) bool {
+	if failure.Kind == InvalidArguments || failure.Kind == UnknownTool {
+		return true
+	}
+	e, ok := errors.AsType[*jsonrpc.Error](failure.Err)
+	return ok && badPromptText.MatchString(strings.ToLower(wire.Printable(e.Message, maxErrorText)))
 }
 
 // decodeMessages decodes a prompts/get result. One message that is not valid makes the whole result a failure.
@@ -155,57 +158,57 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 		return nil, transport.BadReply("its prompt does not decode", err)
 	}
 	var messages []PromptMessage
-	size := 0 // bytes
-	for _, m := range decoded.Messages {
-		text, err := content.BlockText(m.Content)
-		hasRole := m.Role == "user" || m.Role == "assistant"
+	textSize := 0 // bytes in all messages
+	for _, message := range decoded.Messages {
+		text, err := content.BlockText(message.Content)
+		hasRole := message.Role == "user" || message.Role == "assistant"
 		if !hasRole || err != nil {
 			return nil, transport.BadReply("a message of its prompt has no role or no content", nil)
 		}
-		size += len(text)
-		messages = append(messages, PromptMessage{Role: m.Role, Text: text})
+		textSize += len(text)
+		messages = append(messages, PromptMessage{Role: message.Role, Text: text})
 	}
-	if len(messages) > maxPromptMessages || size > maxPromptText {
+	if len(messages) > maxPromptMessages || textSize > maxPromptText {
 		return nil, transport.AnswerTooLarge(maxPromptText)
 	}
 	return messages, nil
 }
 
-// doWithRetry sends a request other than a tool call on behalf of user, and returns the result as received. If the
+// requestWithRetry sends a request other than a tool call on behalf of user, and returns the result as received. If the
 // session is lost, it sends the request once more, even if the server may have received it, so the request must change
 // nothing. It takes at most the server's configured timeout. It fails at once while the breaker is open, but it needs
 // no permit, and the breaker does not count it.
-func (s *server) doWithRetry(ctx context.Context, user auth.Identity, send session.RequestFunc) (json.RawMessage, *transport.Failure) {
+func (s *server) requestWithRetry(ctx context.Context, user auth.Identity, send session.RequestFunc) (json.RawMessage, *transport.Failure) {
 	if !s.isLive() {
-		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
+		return nil, notInUseFailure()
 	}
-	if f := s.breaker.openFailure(); f != nil {
-		return nil, f
+	if failure := s.breaker.openFailure(); failure != nil {
+		return nil, failure
 	}
 	if !s.drain.beginCall() { // until endCall, a Reload keeps the session open
 		return nil, errReconfigured
 	}
 	defer s.drain.endCall()
-	route, release, f := s.routeFor(user)
-	if f != nil {
-		return nil, f
+	route, release, failure := s.routeFor(user)
+	if failure != nil {
+		return nil, failure
 	}
 	defer release()
 	deadline := time.Now().Add(s.cfg.Timeout)
-	for try := 0; ; try++ {
-		handshakeCtx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
-		used, failure := route.pool.GetSession(handshakeCtx)
-		stop()
+	for isRetry := false; ; isRetry = true {
+		used, failure := getSessionUntil(ctx, route.pool, deadline)
 		if failure != nil {
 			return nil, failure
 		}
 		result, failure := used.Do(ctx, route.tokens, deadline, send)
-		if failure == nil || !failure.Lost {
-			return result, failure
+		if failure == nil {
+			return result, nil
 		}
-		route.pool.DropSession(used)
-		if try > 0 {
-			return result, failure
+		if failure.Lost {
+			route.pool.DropSession(used)
+		}
+		if !failure.Lost || isRetry {
+			return nil, failure
 		}
 	}
 }

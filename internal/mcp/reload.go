@@ -2,7 +2,9 @@ package mcp
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	"answerd/internal/help"
@@ -32,7 +34,7 @@ func (c *Client) Reload(servers []config.Server) error {
 	if c.closed {
 		return fmt.Errorf("reload: %w", transport.ErrClosed)
 	}
-	if err := c.opts.tls.load(servers); err != nil {
+	if err := c.opts.tls.setServers(servers); err != nil {
 		return err
 	}
 	for _, s := range c.applyServers(servers) {
@@ -54,53 +56,50 @@ func (c *Client) ReloadTLS() {
 }
 
 // applyServers makes servers the configuration and starts those that are new or have changed. It returns the servers
-// that were removed or replaced, which must then be drained. It reads the accepted definitions and the stored tool
+// that were removed or replaced, which the caller must then drain. It reads the accepted definitions and the stored tool
 // names, but waits for no server. c.reload must be held, and servers must be valid.
 func (c *Client) applyServers(servers []config.Server) (removed []*server) {
 	c.catalog.LoadPins(c.opts.Pins)
 	c.expectToolNames(servers)
 
-	existing := map[string]*server{} // by name; unchanged servers are deleted from it below
+	unmatched := map[string]*server{} // the present servers by name, without those that are kept
 	for _, s := range c.allServers() {
-		existing[s.cfg.Name] = s
+		unmatched[s.cfg.Name] = s
 	}
-
-	next := make([]*server, 0, len(servers))
+	all := make([]*server, 0, len(servers))
 	var added []*server
 	replacements := map[int]int{} // id of a new server → id of the server that it replaces
 	for _, cfg := range servers {
-		present := existing[cfg.Name]
-		if present != nil && reflect.DeepEqual(present.configured, cfg) {
-			next = append(next, present)
-			delete(existing, cfg.Name)
+		old := unmatched[cfg.Name]
+		if old != nil && reflect.DeepEqual(old.configured, cfg) {
+			all = append(all, old)
+			delete(unmatched, cfg.Name)
 			continue
 		}
 		c.lastID++
 		s := newServer(c, c.lastID, cfg)
-		next = append(next, s)
+		all = append(all, s)
 		added = append(added, s)
-		if present != nil && s.isLive() && catalog.Endpoint(&present.cfg) == catalog.Endpoint(&cfg) {
-			replacements[s.id] = present.id
+		hasSameEndpoint := old != nil && catalog.Endpoint(&old.cfg) == catalog.Endpoint(&cfg)
+		if hasSameEndpoint && s.isLive() {
+			replacements[s.id] = old.id
 		}
-	}
-	for _, s := range existing {
-		removed = append(removed, s)
-	}
-	order := make([]int, 0, len(next))
-	configs := map[int]*config.Server{}
-	for _, s := range next {
-		order = append(order, s.id)
-		configs[s.id] = &s.cfg
 	}
 
 	// Set the catalog before the removed servers are drained: calls that wait for one of them then look their tools up
 	// again.
-	c.catalog.SetServers(order, replacements, func(id int) *config.Server { return configs[id] })
+	order := make([]int, 0, len(all))
+	configs := map[int]*config.Server{}
+	for _, s := range all {
+		order = append(order, s.id)
+		configs[s.id] = &s.cfg
+	}
+	c.catalog.SetServers(order, replacements, configs)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.servers = next
+	c.servers = all
 	c.startServersLocked(added)
-	return removed
+	return slices.Collect(maps.Values(unmatched))
 }
 
 // startServersLocked starts the supervisors of the live servers in added, and makes Tools wait for their first

@@ -14,7 +14,7 @@ const (
 )
 
 // schedule records that a list has arrived, and sets r.dueAt. ttl is the server's time to live for the list; 0 if it
-// gave none. changes is what isRenewalDue returned before the list was requested. A change that was announced after
+// gave none. changes is what announcedChanges returned before the list was requested. A change that was announced after
 // that may be missing from the list, so the list is then requested again after renewalGap. The server's mutex must be
 // held.
 func (r *listExpiry) schedule(ttl time.Duration, pinned bool, changes int) {
@@ -29,7 +29,8 @@ func (r *listExpiry) schedule(ttl time.Duration, pinned bool, changes int) {
 	case !pinned:
 		return
 	}
-	if pinned && (ttl == 0 || ttl > pinnedListLife) {
+	isTooLong := ttl == 0 || ttl > pinnedListLife
+	if pinned && isTooLong {
 		ttl = pinnedListLife
 	}
 	r.dueAt = r.listedAt.Add(ttl)
@@ -53,34 +54,35 @@ func (s *server) handleListChanged(method string) {
 func (s *server) markOutdated() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := &s.renewal
-	r.changes++
-	dueAt := r.listedAt.Add(renewalGap)
+	s.renewal.changes++
+	dueAt := s.renewal.listedAt.Add(renewalGap)
 	if now := time.Now(); dueAt.Before(now) {
 		dueAt = now
 	}
-	if r.dueAt.IsZero() || dueAt.Before(r.dueAt) {
-		r.dueAt = dueAt
+	if s.renewal.dueAt.IsZero() || dueAt.Before(s.renewal.dueAt) {
+		s.renewal.dueAt = dueAt
 		s.wakeSupervisor()
 	}
 }
 
-// isRenewalDue reports whether the tools should be listed again now. changes is how many changes the server has
-// announced so far; pass it to recordList or listExpiry.schedule with the list that is requested next.
-func (s *server) isRenewalDue() (due bool, changes int) {
+// announcedChanges returns how many changes of its lists the server has announced so far. Call it before the tools are
+// requested, and pass the result to recordList.
+func (s *server) announcedChanges() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	due = !s.renewal.dueAt.IsZero() && !time.Now().Before(s.renewal.dueAt)
-	return due, s.renewal.changes
+	return s.renewal.changes
 }
 
-// timeToRenewal returns how long to wait before the tools are listed again; wait is negative if that time has passed.
-// If the list is valid until something changes, wait is 0 and notScheduled is true.
-func (s *server) timeToRenewal() (wait time.Duration, notScheduled bool) {
+// isRenewalDue reports whether the tools should be listed again now.
+func (s *server) isRenewalDue() bool { return s.timeToRenewal() <= 0 }
+
+// timeToRenewal returns how long to wait before the tools are listed again: at most 0 if they should be listed now, and
+// untilWoken if the list is valid until something changes.
+func (s *server) timeToRenewal() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.renewal.dueAt.IsZero() {
-		return 0, true
+		return untilWoken
 	}
-	return time.Until(s.renewal.dueAt), false
+	return time.Until(s.renewal.dueAt)
 }

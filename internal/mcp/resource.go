@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -32,17 +33,18 @@ func (s *server) addReadTool(list *toolList, used *session.Session) *transport.F
 	if len(s.cfg.Resources) == 0 {
 		return nil
 	}
-	resources, cut, failure := used.ListResources(time.Now().Add(listTime), s.cfg.AllowsResource)
-	switch {
-	case failure != nil && (failure.Lost || failure.Kind == Unavailable || failure.Kind == UnknownOutcome):
-		return failure
-	case failure != nil:
+	resources, reasonForCut, failure := used.ListResources(time.Now().Add(listTime), s.cfg.AllowsResource)
+	if failure != nil {
+		connectionFailed := failure.Lost || failure.Kind == Unavailable || failure.Kind == UnknownOutcome
+		if connectionFailed {
+			return failure
+		}
 		s.log.Warn("MCP resources could not be listed", "reason", failure.StateReason(), help.Servers.Attr())
 		return nil
 	}
-	if cut != "" {
-		list.resourcesCut = cut
-		s.log.Warn("MCP resources left out", "kept", len(resources), "reason", "the list "+cut, help.ToolLists.Attr())
+	if reasonForCut != "" {
+		list.resourcesCut = reasonForCut
+		s.log.Warn("MCP resources left out", "kept", len(resources), "reason", "the list "+reasonForCut, help.ToolLists.Attr())
 	}
 	if len(resources) == 0 {
 		return nil
@@ -59,31 +61,28 @@ func (s *server) addReadTool(list *toolList, used *session.Session) *transport.F
 // name. Its description lists as many resources as fit. Its schema has an enum of their URIs, unless there are more
 // than maxEnum or some are templates.
 func newReadTool(server, name string, resources []session.Resource) catalog.Tool {
-	var text strings.Builder
-	fmt.Fprintf(&text, "Reads a resource of the MCP server %s by its URI. Replace the parts of a URI in braces. The resources are:\n", server)
-	uri := map[string]any{"type": "string", "description": "The URI of the resource."}
-	var enum []string
+	var description strings.Builder
+	fmt.Fprintf(&description, "Reads a resource of the MCP server %s by its URI. Replace the parts of a URI in braces. The resources are:\n", server)
+	var uris []string
 	fitsEnum := len(resources) <= maxEnum
 	for _, r := range resources {
-		label := r.Title
-		if label == "" {
-			label = r.Name
-		}
+		label := cmp.Or(r.Title, r.Name)
 		if r.Description != "" {
 			label += ": " + r.Description
 		}
-		fmt.Fprintf(&text, "- %s (%s)\n", r.Address(), wire.Printable(label, maxResourceDoc))
+		fmt.Fprintf(&description, "- %s (%s)\n", r.Address(), wire.Printable(label, maxResourceDoc))
 		fitsEnum = fitsEnum && r.Template == ""
-		enum = append(enum, r.URI)
+		uris = append(uris, r.URI)
 	}
+	uriSchema := map[string]any{"type": "string", "description": "The URI of the resource."}
 	if fitsEnum {
-		uri["enum"] = enum
+		uriSchema["enum"] = uris
 	}
 	schema, _ := json.Marshal(map[string]any{ // cannot fail: the values are strings and a bool
-		"type": "object", "properties": map[string]any{"uri": uri}, "required": []string{"uri"}, "additionalProperties": false,
+		"type": "object", "properties": map[string]any{"uri": uriSchema}, "required": []string{"uri"}, "additionalProperties": false,
 	})
 	return catalog.Tool{
-		Server: server, Original: name, Title: "Read a resource", Description: wire.Truncate(text.String(), catalog.MaxDescription),
+		Server: server, Original: name, Title: "Read a resource", Description: wire.Truncate(description.String(), catalog.MaxDescription),
 		InputSchema: schema, Annotations: &catalog.Annotations{ReadOnly: true, Idempotent: true}, ReadsResources: true,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -94,6 +95,11 @@ func (s *server) newPool() *session.Pool {
 // isLive reports whether the server is enabled and its configuration can be used.
 func (s *server) isLive() bool { return s.pool != nil }
 
+// notInUseFailure returns the failure of a request to a server that is not live.
+func notInUseFailure() *transport.Failure {
+	return &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
+}
+
 // superviseLoop runs in the server's supervisor goroutine. It connects the server and lists its tools, and does so
 // again when the list may be out of date, when the connection was lost, and when a refreshWaiter asks for it. If the
 // server has per-user sessions, it only closes idle sessions. It returns when the server's life ends.
@@ -107,42 +113,46 @@ func (s *server) superviseLoop() {
 		return
 	}
 
-	// The first round connects, so that the tools are known before the first question.
-	first := true
+	first := true // the first round connects, so that the tools are known before the first question
 	failures := 0 // rounds in a row that failed
 	for {
-		waiters, force := s.takeWaiters()
-		err := s.refreshTools(force)
-		s.answerWaiters(waiters, err)
+		waiters, when := s.takeWaiters()
+		err := s.refreshTools(when)
+		for _, waiter := range waiters {
+			waiter.done <- err // does not block, because the channel has space for one value
+		}
 		if first {
 			s.client.markTried()
 			first = false
 		}
-		wait, untilWoken := s.timeToRenewal()
-		remaining, delayed := s.pool.ReconnectDelay()
+		pause := s.timeToRenewal()
+		reconnectDelay, isDelayed := s.pool.ReconnectDelay()
 		switch {
 		case err != nil:
-			f, _ := errors.AsType[*transport.Failure](err)
-			wait, untilWoken = max(transport.Backoff(failures), f.RetryAfter()), false
+			failure, _ := errors.AsType[*transport.Failure](err)
+			pause = max(transport.Backoff(failures), failure.RetryAfter()) // RetryAfter is 0 for a nil failure
 			failures++
-		case delayed:
-			wait, untilWoken = remaining, false
+		case isDelayed:
+			pause = reconnectDelay
 		default:
 			failures = 0
 		}
-		s.waitForWork(wait, untilWoken)
+		s.waitForWork(pause)
 		if s.life.Err() != nil {
 			return
 		}
 	}
 }
 
-// waitForWork returns after wait, when the supervisor is woken, or when the server's life ends. With untilWoken it
-// ignores wait, because a connected server whose list does not expire is not polled.
-func (s *server) waitForWork(wait time.Duration, untilWoken bool) {
+// untilWoken is the pause of a supervisor that does nothing until it is woken, because its server is connected and the
+// list of tools does not expire.
+const untilWoken time.Duration = math.MaxInt64
+
+// waitForWork returns after pause, when the supervisor is woken, or when the server's life ends.
+func (s *server) waitForWork(pause time.Duration) {
 	var timeout <-chan time.Time // nil blocks
-	if !untilWoken {
-		timer := time.NewTimer(wait)
+	if pause != untilWoken {
+		timer := time.NewTimer(pause)
 		defer timer.Stop()
 		timeout = timer.C
 	}
@@ -153,54 +163,58 @@ func (s *server) waitForWork(wait time.Duration, untilWoken bool) {
 	}
 }
 
-// refreshTools connects the server if needed, lists its tools, and sets its state. Without force it does nothing while
+// refreshTools connects the server if needed, lists its tools, and sets its state. With ifNeeded it does nothing while
 // the known list is up to date, and while the pool delays the next connection. The error is a *ServerError that wraps
 // the *transport.Failure, or the cause of the end of the server's life. A panic becomes a *ServerError.
-func (s *server) refreshTools(force bool) (err error) {
-	defer transport.Recover(s.log, func(f *transport.Failure) {
-		s.recordFailedListing(f)
-		err = &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
+func (s *server) refreshTools(when refreshWhen) (err error) {
+	defer transport.Recover(s.log, func(failure *transport.Failure) {
+		s.recordFailedListing(failure)
+		err = s.unusableError(failure)
 	})
-	due, changes := s.isRenewalDue()
-	isCurrent := !due && s.isUpToDate()   // true if the handshake of a listed session woke the supervisor
-	_, delayed := s.pool.ReconnectDelay() // true if the loss of a very young session woke the supervisor
-	if !force && (isCurrent || delayed) {
+	isCurrent := !s.isRenewalDue() && s.isUpToDate() // true if the handshake of a listed session woke the supervisor
+	_, isDelayed := s.pool.ReconnectDelay()          // true if the loss of a very young session woke the supervisor
+	if when == ifNeeded && (isCurrent || isDelayed) {
 		return nil
 	}
-	list, used, f := s.listTools(s.pool)
+	changes := s.announcedChanges()
+	list, used, failure := s.listTools(s.pool)
 	if s.life.Err() != nil {
 		return context.Cause(s.life)
 	}
-	if f != nil {
-		s.recordFailedListing(f)
-		return &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
+	if failure != nil {
+		s.recordFailedListing(failure)
+		return s.unusableError(failure)
 	}
-	s.recordList(list, used.Protocol(), used, changes)
+	s.recordList(list, used, changes)
 	return nil
 }
 
-// recordList puts list into the catalog, sets the state to Connected, and stores the names of the tools. listed is the
-// session that returned list, or nil if the server has per-user sessions; protocol is its protocol version. changes is
-// what isRenewalDue returned before list was requested.
-func (s *server) recordList(list toolList, protocol string, listed *session.Session, changes int) {
+// unusableError returns the error for callers that cannot use the server because of failure.
+func (s *server) unusableError(failure *transport.Failure) *ServerError {
+	return &ServerError{Server: s.cfg.Name, Reason: failure.Public, Err: failure}
+}
+
+// recordList puts list into the catalog, sets the state to Connected, and stores the names of the tools. used is the
+// session that returned list. changes is what announcedChanges returned before list was requested.
+func (s *server) recordList(list toolList, used *session.Session, changes int) {
 	usable := s.client.catalog.SetTools(s.id, &s.cfg, list.tools)
 	defer s.storeToolNames(list.tools) // runs after s.mu is unlocked, because it waits for the store
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != Connected {
-		s.log.Info("MCP server connected", "protocol", protocol, "tools", usable)
+		s.log.Info("MCP server connected", "protocol", used.Protocol(), "tools", usable)
 		s.state = Connected
 		s.reason = ""
 		s.since = time.Now()
 	}
-	if listed != nil {
-		s.instructions = listed.Instructions()
+	if s.userSessions == nil {
+		s.instructions = used.Instructions()
+		s.listedSession = used
 	}
 	s.omittedTools = list.omitted
 	s.truncated = list.truncated
 	s.resourcesCut = list.resourcesCut
-	s.protocol = protocol
-	s.listedSession = listed
+	s.protocol = used.Protocol()
 	s.unreachable = false
 	s.listTooLarge = false
 	s.listingFailed = false
@@ -210,9 +224,9 @@ func (s *server) recordList(list toolList, protocol string, listed *session.Sess
 // recordFailedListing records that the supervisor failed to list the tools. If the list was too large, calls of the
 // known tools still work, so the supervisor tries again only after tooLargeDelay. An earlier attempt would get the
 // same list, and over stdio or WebSocket an oversized message costs the connection.
-func (s *server) recordFailedListing(f *transport.Failure) {
-	s.recordFailedAttempt(f)
-	if f.Kind == TooLarge {
+func (s *server) recordFailedListing(failure *transport.Failure) {
+	s.recordFailedAttempt(failure)
+	if failure.Kind == TooLarge {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.listTooLarge = true
@@ -220,14 +234,14 @@ func (s *server) recordFailedListing(f *transport.Failure) {
 	}
 }
 
-// recordFailedAttempt marks the server as failed because an attempt to connect and list the tools failed with f.
+// recordFailedAttempt marks the server as failed because an attempt to connect and list the tools ended with failure.
 // Unless the list was too large, isUnavailable then returns true. markFailed alone has no such effect, because after a
 // lost session the next call opens a new one.
-func (s *server) recordFailedAttempt(f *transport.Failure) {
-	s.markFailed(f)
+func (s *server) recordFailedAttempt(failure *transport.Failure) {
+	s.markFailed(failure)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listingFailed = f.Kind != TooLarge
+	s.listingFailed = failure.Kind != TooLarge
 }
 
 // isUnavailable reports whether the server is enabled but cannot be used at present. With waited, a server that has
@@ -299,22 +313,15 @@ func (s *server) wakeSupervisor() {
 	}
 }
 
-// takeWaiters removes and returns the waiters that the round which starts now will answer. force is true if at least
+// takeWaiters removes and returns the waiters that the round which starts now will answer. when is always if at least
 // one of them wants a new list. Waiters that arrive during the round are left for the next one, because they must not
 // get a list that was requested before they asked.
-func (s *server) takeWaiters() (waiters []refreshWaiter, force bool) {
+func (s *server) takeWaiters() (waiters []refreshWaiter, when refreshWhen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	waiters, s.waiters = s.waiters, nil
-	return waiters, slices.ContainsFunc(waiters, func(w refreshWaiter) bool { return w.force })
-}
-
-// answerWaiters sends err, the outcome of a round, to waiters. It never blocks, because each channel can hold the
-// value.
-func (s *server) answerWaiters(waiters []refreshWaiter, err error) {
-	for _, w := range waiters {
-		w.done <- err
-	}
+	wantsList := slices.ContainsFunc(waiters, func(w refreshWaiter) bool { return w.when == always })
+	return waiters, refreshWhen(wantsList)
 }
 
 // refreshNow lists the tools, even if the known list is up to date, and waits for the outcome until ctx ends. If the
@@ -325,18 +332,18 @@ func (s *server) refreshNow(ctx context.Context, user auth.Identity) error {
 		return &ServerError{Server: s.cfg.Name, Reason: "it is " + string(s.currentStatus().State)}
 	}
 	if s.userSessions != nil {
-		return s.userSessions.listTools(ctx, user, true)
+		return s.userSessions.listTools(ctx, user, always)
 	}
-	return s.waitForRefresh(ctx, true)
+	return s.waitForRefresh(ctx, always)
 }
 
-// waitForRefresh starts the supervisor's next round and returns that round's error, which comes from refreshTools.
-// With force, the round lists the tools even if they are up to date. If ctx or the server's life ends first, the error
-// is the cause of that end.
-func (s *server) waitForRefresh(ctx context.Context, force bool) error {
+// waitForRefresh starts the supervisor's next round, waits for its end and returns the error that refreshTools returned
+// in it. when says whether the round lists the tools even if they are up to date. If ctx or the server's life ends
+// first, the error is the cause of that end.
+func (s *server) waitForRefresh(ctx context.Context, when refreshWhen) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
-	s.waiters = append(s.waiters, refreshWaiter{done: done, force: force})
+	s.waiters = append(s.waiters, refreshWaiter{done: done, when: when})
 	s.mu.Unlock()
 	s.wakeSupervisor()
 	select {
@@ -354,34 +361,36 @@ func (s *server) currentStatus() ServerStatus {
 	tools, disabled := s.client.catalog.ToolCounts(s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := ServerStatus{
+	status := ServerStatus{
 		Name: s.cfg.Name, Type: s.cfg.Type, State: s.state, Reason: s.reason,
 		Since: s.since, Protocol: s.protocol, Tools: tools, DisabledTools: disabled, ConcurrencyLimit: s.callLimiter.Limit(),
 		OmittedTools: s.omittedTools,
 	}
 	if s.state != Connected {
-		return st
+		return status
 	}
 	// An open breaker makes the server degraded. A half-open one does not if the tools were listed after the breaker
 	// opened, since that shows that the server works again.
 	openedAt, reason, halfOpen := s.breaker.currentState()
 	worksAgain := halfOpen && s.renewal.listedAt.After(openedAt)
-	if !openedAt.IsZero() && !worksAgain {
-		st.State = Degraded
-		st.Since = openedAt
-		st.Reason = reason
-		return st
+	isOpen := !openedAt.IsZero()
+	if isOpen && !worksAgain {
+		status.State = Degraded
+		status.Since = openedAt
+		status.Reason = reason
+		return status
 	}
-	st.Reason = s.missingLocked(len(disabled))
+	status.Reason = s.describeMissingLocked(len(disabled))
 	if s.truncated != "" {
-		st.OmittedTools = max(s.omittedTools, 1)
+		status.OmittedTools = max(s.omittedTools, 1)
 	}
-	return st
+	return status
 }
 
-// missingLocked says how many tools of a connected server cannot be called, and why, and whether resources may be
-// missing. It returns "" if nothing is missing. disabled is the number of tools that a pin disables. s.mu must be held.
-func (s *server) missingLocked(disabled int) string {
+// describeMissingLocked says how many tools of a connected server cannot be called, and why, and whether resources may
+// be missing. It returns "" if nothing is missing. disabled is the number of tools that a pin disables. s.mu must be
+// held.
+func (s *server) describeMissingLocked(disabled int) string {
 	var reasons []string
 	if disabled > 0 {
 		reasons = append(reasons, fmt.Sprintf("tools disabled until their definitions are accepted (answerd check): %d", disabled))
@@ -405,17 +414,22 @@ func (s *server) closeServer() {
 	if s.userSessions != nil {
 		s.userSessions.closeAll()
 	}
-	recoverFunc(s.log, func() {
-		if err := s.pool.Close(); err != nil {
-			s.log.Debug("end MCP session", "error", err)
-		}
-	})
+	s.closePool(s.pool)
 	s.dialer.close()
 }
 
-// listOutdated is the failure of an attempt that was not sent, because the tools are pinned and the current session
+// closePool ends the session of pool, if one is open. It only logs an error or a panic, because other goroutines wait
+// for the steps after it.
+func (s *server) closePool(pool *session.Pool) {
+	defer transport.Recover(s.log, func(*transport.Failure) {})
+	if err := pool.Close(); err != nil {
+		s.log.Debug("end MCP session", "error", err)
+	}
+}
+
+// errListOutdated is the failure of an attempt that was not sent, because the tools are pinned and the current session
 // has not listed them yet. It is Lost and NotRun, so that callWithRetry makes another attempt.
-var listOutdated = &transport.Failure{Kind: Unavailable, Public: "its tools are being listed again", NotRun: true, Lost: true}
+var errListOutdated = &transport.Failure{Kind: Unavailable, Public: "its tools are being listed again", NotRun: true, Lost: true}
 
 // waitForPinnedTools waits until the current session has listed the tools, if the server has Pin. A restarted server
 // may have changed its tools, so the accepted definitions must be compared with the new list before a call. It waits
@@ -426,17 +440,17 @@ func (s *server) waitForPinnedTools(ctx context.Context, deadline time.Time) *tr
 	}
 	ctx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
 	defer stop()
-	err := s.waitForRefresh(ctx, false)
-	var down *ServerError
+	err := s.waitForRefresh(ctx, ifNeeded)
+	serverErr, isServerError := errors.AsType[*ServerError](err)
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return contextFailure(ctx)
-	case errors.As(err, &down):
-		return &transport.Failure{Kind: Unavailable, Public: down.Reason, NotRun: true, Err: err}
+	case isServerError:
+		return &transport.Failure{Kind: Unavailable, Public: serverErr.Reason, NotRun: true, Err: err}
 	}
-	return shutdownFailure(err)
+	return shutdownFailure(err) // the server's life has ended
 }
 
 // isListedFrom reports whether the known tools were listed in the session used.

@@ -7,26 +7,16 @@ import (
 
 // These are the notifications and requests that a server sends during a call, as the functions in Call receive them.
 type (
-	// Progress is one progress notification.
-	Progress = session.Progress
-	// LogMessage is one log message.
-	LogMessage = session.LogMessage
-	// Elicitation is a server's question to the user.
-	Elicitation = session.Elicitation
-	// ElicitationResult is the user's answer.
-	ElicitationResult = session.ElicitationResult
-	// Resumption has the user's answers to the questions of a suspended call.
-	Resumption = session.Resumption
-	// Sampling is a server's request to a language model.
-	Sampling = session.Sampling
-	// SamplingMessage is one message of a Sampling.
-	SamplingMessage = session.SamplingMessage
-	// Sample is the model's answer.
-	Sample = session.Sample
-	// ContentError says that an answer does not fit the form of an Elicitation.
-	ContentError = session.ContentError
-	// ContentField is a problem with one field of a form, or of a call's arguments.
-	ContentField = session.ContentField
+	Progress          = session.Progress          // one progress notification
+	LogMessage        = session.LogMessage        // one log message
+	Elicitation       = session.Elicitation       // a server's question to the user
+	ElicitationResult = session.ElicitationResult // the user's answer
+	Resumption        = session.Resumption        // the user's answers to the questions of a suspended call
+	Sampling          = session.Sampling          // a server's request to a language model
+	SamplingMessage   = session.SamplingMessage   // one message of a Sampling
+	Sample            = session.Sample            // the model's answer
+	ContentError      = session.ContentError      // an answer does not fit the form of an Elicitation
+	ContentField      = session.ContentField      // a problem with one field of a form, or of a call's arguments
 )
 
 // The modes of an Elicitation and the actions of its result.

@@ -78,7 +78,10 @@ type Client struct {
 	opts    Options
 	log     *slog.Logger
 	catalog *catalog.Catalog
-	names   storedNames
+
+	// storedNames has the tool names that this process has written to Options.ToolNames, so that it does not write an
+	// unchanged list again: a sorted []string by the server's name.
+	storedNames sync.Map
 
 	life      context.Context // ends with Close
 	cancel    context.CancelCauseFunc
@@ -182,9 +185,17 @@ type server struct {
 
 // refreshWaiter is a goroutine that waits for the supervisor to list the tools.
 type refreshWaiter struct {
-	done  chan error // of capacity 1
-	force bool       // list again even if the list is up to date
+	done chan error // of capacity 1
+	when refreshWhen
 }
+
+// refreshWhen says when a request for the tools lists them again.
+type refreshWhen bool
+
+const (
+	ifNeeded refreshWhen = false // if they are out of date; with per-user tokens, if they were never listed
+	always   refreshWhen = true
+)
 
 // userSessions holds the sessions of a server with per-user tokens (config.AuthType.IsDelegated). Such a server may
 // bind a session to a user and refuse it to other users (go-sdk servers do, by TokenInfo.UserID), and may keep a
@@ -236,13 +247,6 @@ type listExpiry struct {
 	listedAt time.Time // when the latest list arrived
 	dueAt    time.Time // when the tools are listed again; zero: not until a change
 	changes  int       // change notifications so far
-}
-
-// storedNames has the tool names that this process has written to Options.ToolNames, so that it does not write an
-// unchanged list again. The zero value is ready to use.
-type storedNames struct {
-	mu   sync.Mutex          // protects last
-	last map[string][]string // by server: its tools' own names, sorted
 }
 
 // callDrain counts a server's calls. When the server is removed from the configuration, calls in flight may finish,

@@ -31,10 +31,8 @@ type toolList struct {
 // session is lost. It also returns the session that answered. It ends early if the server's life ends.
 func (s *server) listTools(pool *session.Pool) (toolList, *session.Session, *transport.Failure) {
 	deadline := time.Now().Add(pool.HandshakeTimeout + listTime)
-	for try := 0; ; try++ {
-		ctx, stop := context.WithDeadlineCause(s.life, deadline, transport.ErrTimeout)
-		used, failure := pool.GetSession(ctx)
-		stop()
+	for isRetry := false; ; isRetry = true {
+		used, failure := getSessionUntil(s.life, pool, deadline)
 		if failure != nil {
 			return toolList{}, nil, failure
 		}
@@ -48,10 +46,17 @@ func (s *server) listTools(pool *session.Pool) (toolList, *session.Session, *tra
 		if failure.Lost {
 			pool.DropSession(used)
 		}
-		if !failure.Lost || try > 0 {
+		if !failure.Lost || isRetry {
 			return toolList{}, nil, failure
 		}
 	}
+}
+
+// getSessionUntil returns a session of pool. It gives up at deadline or when ctx ends.
+func getSessionUntil(ctx context.Context, pool *session.Pool, deadline time.Time) (*session.Session, *transport.Failure) {
+	ctx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
+	defer stop()
+	return pool.GetSession(ctx)
 }
 
 // collectTools returns the tools of all pages. It leaves out and logs tools that are not valid and tools whose name an
@@ -60,8 +65,9 @@ func (s *server) listTools(pool *session.Pool) (toolList, *session.Session, *tra
 func (s *server) collectTools(used *session.Session, deadline time.Time) (toolList, *transport.Failure) {
 	var list toolList
 	listed := map[string]bool{} // keyed by the server's own name of the tool
-	remaining := s.client.opts.MaxToolBytes
-	pages, failure := used.ListTools(deadline, remaining, func(raw json.RawMessage) bool {
+	maxBytes := s.client.opts.MaxToolBytes
+	remaining := maxBytes // negative: the tools received so far exceed maxBytes
+	addTool := func(raw json.RawMessage) (wantsMore bool) {
 		remaining -= len(raw)
 		if remaining < 0 {
 			list.omitted++
@@ -80,11 +86,12 @@ func (s *server) collectTools(used *session.Session, deadline time.Time) (toolLi
 		tool.Server = s.cfg.Name
 		list.tools = append(list.tools, tool)
 		return true
-	})
+	}
+	pages, failure := used.ListTools(deadline, maxBytes, addTool)
 	list.ttl, list.truncated = pages.TTL, pages.Cut
 	if remaining < 0 || list.truncated != "" {
 		s.log.Warn("MCP tools left out", "kept", len(list.tools), "omitted", list.omitted, "more", list.truncated != "",
-			"reason", "the list "+cmp.Or(list.truncated, session.TooLarge), "max_bytes", s.client.opts.MaxToolBytes, help.ToolLists.Attr())
+			"reason", "the list "+cmp.Or(list.truncated, session.TooLarge), "max_bytes", maxBytes, help.ToolLists.Attr())
 	}
 	return list, failure
 }

@@ -35,12 +35,12 @@ func (c *Client) expectToolNames(servers []config.Server) {
 	}
 	ctx, stop := context.WithTimeout(c.life, toolNamesTimeout)
 	defer stop()
-	var all sync.WaitGroup
+	var reads sync.WaitGroup
 	for _, s := range servers {
 		if s.Disabled || c.catalog.IsExpected(s.Name) {
 			continue
 		}
-		all.Go(func() {
+		reads.Go(func() {
 			names, _, err := c.loadToolNames(ctx, s.Name)
 			if err != nil {
 				c.log.Warn("the names of an MCP server's tools cannot be read, so other servers may get them until it is connected",
@@ -50,7 +50,7 @@ func (c *Client) expectToolNames(servers []config.Server) {
 			c.catalog.ExpectTools(s.Name, names)
 		})
 	}
-	all.Wait()
+	reads.Wait()
 }
 
 // loadToolNames returns the stored names of server's tools, and the revision of the stored value, which SetValue
@@ -78,10 +78,8 @@ func (s *server) storeToolNames(tools []catalog.Tool) {
 		names[i] = t.Original
 	}
 	slices.Sort(names)
-	client.names.mu.Lock()
-	last, ok := client.names.last[s.cfg.Name]
-	client.names.mu.Unlock()
-	if ok && slices.Equal(last, names) {
+	last, isStored := client.storedNames.Load(s.cfg.Name)
+	if isStored && slices.Equal(last.([]string), names) {
 		return
 	}
 	// Not cancelled by the end of the server's life, because the next process needs the names. Close waits for this.
@@ -91,17 +89,12 @@ func (s *server) storeToolNames(tools []catalog.Tool) {
 		s.log.Warn("the names of an MCP server's tools cannot be stored, so they are not reserved after a restart", "error", err)
 		return
 	}
-	client.names.mu.Lock()
-	defer client.names.mu.Unlock()
-	if client.names.last == nil {
-		client.names.last = make(map[string][]string)
-	}
-	client.names.last[s.cfg.Name] = names
+	client.storedNames.Store(s.cfg.Name, names)
 }
 
-// saveToolNames stores names as those of server's tools. While they do not fit into one value, it drops the second
-// half. If other processes store the same server's names toolNamesTries times in between, it keeps theirs and returns
-// nil, because they list the same server.
+// saveToolNames stores names as those of server's tools. If they do not fit into one value, it stores only the first
+// half of them, or the first quarter, and so on. If other processes store the same server's names toolNamesTries times
+// in between, it keeps theirs and returns nil, because they list the same server.
 func (c *Client) saveToolNames(ctx context.Context, server string, names []string) error {
 	data, err := json.Marshal(names)
 	for err == nil && len(data) > values.MaxSize {
@@ -117,11 +110,11 @@ func (c *Client) saveToolNames(ctx context.Context, server string, names []strin
 			return err
 		}
 		// Store the names even if they are unchanged, because that renews the ttl.
-		next, err := c.opts.ToolNames.SetValue(ctx, toolNamesKey(server), data, revision, toolNamesTTL)
+		newRevision, err := c.opts.ToolNames.SetValue(ctx, toolNamesKey(server), data, revision, toolNamesTTL)
 		if err != nil {
 			return fmt.Errorf("store the names of tools: %w", err)
 		}
-		if next > 0 {
+		if newRevision > 0 { // 0: another process has stored names since loadToolNames
 			return nil
 		}
 	}

@@ -26,7 +26,8 @@ const awaitCaller = "its tools are listed with the first caller's token"
 // newUserSessions returns userSessions for s, which adds each user's tokens with d. It opens no session.
 func newUserSessions(s *server, d delegation) *userSessions {
 	u := &userSessions{server: s, delegation: d, listLock: make(chan struct{}, 1)}
-	u.sessions = lru.New[userKey](maxUserSessions, userSessionIdle, u.closeSession)
+	closeSession := func(user *userSession) { s.closePool(user.pool) }
+	u.sessions = lru.New[userKey](maxUserSessions, userSessionIdle, closeSession)
 	return u
 }
 
@@ -72,7 +73,7 @@ func (u *userSessions) acquireSession(user auth.Identity) (*userSession, *transp
 			Logger:           u.server.log,
 			Connect:          u.server.dialer.connect,
 			HandshakeTimeout: session.HandshakeTimeout,
-			Tokens:           userSessionTokens{u, created},
+			Tokens:           userSessionTokens{sessions: u, user: created},
 			OverHTTP:         true,
 			OnConnected:      func() {},
 			OnLost:           func(*transport.Failure) {},
@@ -96,15 +97,6 @@ func (s *server) isUserFailure(f *transport.Failure) bool {
 
 // releaseSession ends one use of user, which acquireSession has begun.
 func (u *userSessions) releaseSession(user *userSession) { u.sessions.Release(user.key) }
-
-// closeSession ends user's session with the server, if one is open. It only logs an error or a panic.
-func (u *userSessions) closeSession(user *userSession) {
-	recoverFunc(u.server.log, func() {
-		if err := user.pool.Close(); err != nil {
-			u.server.log.Debug("end MCP session", "error", err)
-		}
-	})
-}
 
 // closeAll ends all sessions and waits for the goroutines that list tools. Later calls of acquireSession fail. The
 // server's life must have ended.
@@ -135,11 +127,12 @@ func (s userSessionTokens) Send(next http.RoundTripper, r *http.Request) (*http.
 // never listed, if the list is out of date, or if the latest attempt failed, but not before the pause after a failure
 // is over.
 func (u *userSessions) needsListing() bool {
-	isDue, _ := u.server.isRenewalDue()
+	isDue := u.server.isRenewalDue()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	isMissing := !u.everListed || isDue || u.failures > 0
-	return isMissing && !u.closed && !time.Now().Before(u.nextAttempt)
+	isWanted := !u.everListed || isDue || u.failures > 0
+	isAllowed := !u.closed && !time.Now().Before(u.nextAttempt)
+	return isWanted && isAllowed
 }
 
 // wasListed reports whether the tools have ever been listed in this process.
@@ -158,20 +151,21 @@ func (u *userSessions) listForNewUser(ctx context.Context, user auth.Identity) {
 	u.mu.Unlock()
 	if !inBackground {
 		// refreshList has put the error into the server's status, or the error concerns only this user.
-		_ = u.listTools(ctx, user, false)
+		_ = u.listTools(ctx, user, ifNeeded)
 		return
 	}
 	select {
 	case u.listLock <- struct{}{}:
-		u.startListing(user, u.needsListing())
+		// Another user's request may have listed the tools since needsListing returned true.
+		u.startListing(user, refreshWhen(u.needsListing()))
 	default: // the tools are being listed already
 	}
 }
 
-// listTools lists the tools with user's token and waits for the outcome until ctx ends. If the tools have been listed
-// before, it returns at once unless force is true. The end of ctx does not end the listing. The error is a
-// *ServerError, or the cause of the end of ctx or of the server's life.
-func (u *userSessions) listTools(ctx context.Context, user auth.Identity, force bool) error {
+// listTools lists the tools with user's token and waits for the outcome until ctx ends. With ifNeeded, it does nothing
+// if the tools have been listed before. The end of ctx does not end the listing. The error is a *ServerError, or the
+// cause of the end of ctx or of the server's life.
+func (u *userSessions) listTools(ctx context.Context, user auth.Identity, when refreshWhen) error {
 	select {
 	case u.listLock <- struct{}{}:
 	case <-ctx.Done():
@@ -180,18 +174,18 @@ func (u *userSessions) listTools(ctx context.Context, user auth.Identity, force 
 		return context.Cause(u.server.life)
 	}
 	select {
-	case err := <-u.startListing(user, force):
+	case err := <-u.startListing(user, when):
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// startListing starts a goroutine that lists the tools. It starts none if the server is closed, or if the tools have
-// been listed and force is false. The returned channel gets one value: the error of refreshList, nil if no list was
-// needed, or the cause of the end of the server's life. The caller must hold listLock; startListing releases it, at
-// once or when the goroutine ends. The goroutine does not end with the caller; closeAll waits for it.
-func (u *userSessions) startListing(user auth.Identity, force bool) <-chan error {
+// startListing starts a goroutine that lists the tools. It starts none if the server is closed, or with ifNeeded if the
+// tools have been listed before. The returned channel gets one value: the error of refreshList, nil if no list was
+// needed, or the cause of the end of the server's life. The caller must have acquired listLock; startListing releases
+// it, at once or when the goroutine ends. The goroutine does not end with the caller; closeAll waits for it.
+func (u *userSessions) startListing(user auth.Identity, when refreshWhen) <-chan error {
 	done := make(chan error, 1)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -199,7 +193,7 @@ func (u *userSessions) startListing(user auth.Identity, force bool) <-chan error
 	case u.closed:
 		<-u.listLock
 		done <- context.Cause(u.server.life)
-	case u.everListed && !force:
+	case u.everListed && when == ifNeeded:
 		<-u.listLock
 		done <- nil
 	default:
@@ -216,32 +210,33 @@ func (u *userSessions) startListing(user auth.Identity, force bool) <-chan error
 // token, refreshList leaves the state unchanged, and offers the tool sign_in if a sign-in can help. The error is a
 // *ServerError that wraps the *transport.Failure, or the cause of the end of the server's life.
 func (u *userSessions) refreshList(user auth.Identity) (err error) {
-	defer transport.Recover(u.server.log, func(f *transport.Failure) {
-		u.server.recordFailedAttempt(f)
-		u.recordAttempt(f)
-		err = &ServerError{Server: u.server.cfg.Name, Reason: f.Public, Err: f}
+	defer transport.Recover(u.server.log, func(failure *transport.Failure) {
+		u.server.recordFailedAttempt(failure)
+		u.recordAttempt(failure)
+		err = u.server.unusableError(failure)
 	})
 	acquired, failure := u.acquireSession(user)
 	if failure != nil {
-		return &ServerError{Server: u.server.cfg.Name, Reason: failure.Public, Err: failure}
+		return u.server.unusableError(failure)
 	}
 	defer u.releaseSession(acquired)
-	_, changes := u.server.isRenewalDue()
+	changes := u.server.announcedChanges()
 	list, used, failure := u.server.listTools(acquired.pool)
-	switch {
-	case u.server.life.Err() != nil:
+	if u.server.life.Err() != nil {
 		return context.Cause(u.server.life)
-	case failure == nil:
-		u.server.recordList(list, used.Protocol(), nil, changes)
+	}
+	if failure == nil {
+		u.server.recordList(list, used, changes)
 		u.recordAttempt(nil)
 		return nil
-	case !u.server.isUserFailure(failure):
+	}
+	if u.server.isUserFailure(failure) {
+		u.offerSignIn(failure)
+	} else {
 		u.server.recordFailedAttempt(failure)
 		u.recordAttempt(failure)
-	default:
-		u.offerSignIn(failure)
 	}
-	return &ServerError{Server: u.server.cfg.Name, Reason: failure.Public, Err: failure}
+	return u.server.unusableError(failure)
 }
 
 // recordAttempt records an attempt to list the tools; failure is nil if it succeeded. After each failure in a row, the
@@ -265,11 +260,11 @@ const awaitConsent = "its tools are listed after the first user has signed in"
 // signInTool is the name of the server's only tool before its first user has signed in.
 const signInTool = "sign_in"
 
-// offerSignIn handles f, with which the tools could not be listed for a user. If f is about a missing sign-in and the
-// server's own tools were never listed, it puts a single tool into the catalog that asks the user to sign in. Without
-// any tool, the model could not call the server.
-func (u *userSessions) offerSignIn(f *transport.Failure) {
-	if u.wasListed() || u.signInClient == nil || !errors.Is(f, oauth.ErrConsent) {
+// offerSignIn handles failure, with which the tools could not be listed for a user. If it is about a missing sign-in
+// and the server's own tools were never listed, offerSignIn puts a single tool into the catalog that asks the user to
+// sign in. Without any tool, the model could not call the server.
+func (u *userSessions) offerSignIn(failure *transport.Failure) {
+	if u.wasListed() || u.signInClient == nil || !errors.Is(failure, oauth.ErrConsent) {
 		return
 	}
 	u.server.client.catalog.SetTools(u.server.id, &u.server.cfg, []catalog.Tool{{

@@ -18,13 +18,13 @@ import (
 // (server/context.py) and the Python SDK 2 (shared/exceptions.py).
 var cannotAskText = regexp.MustCompile(`(?i)server-initiated requests is unavailable on 2026-07-28|no back-channel for server-initiated requests`)
 
-// checkCannotAsk returns a failure if a call failed only because its tool asks the user in a way that protocol version
-// 2026-07-28 does not have; otherwise nil. The call was made in the session used and ended with the result res or the
-// failure f; the other one is nil. After such a failure, the server's later sessions begin with 2025-11-25, unless the
-// configuration sets a version. The tool may have done something before it tried to ask. So the failure makes
-// callWithRetry send the call again only if the tool may run twice.
-func (s *server) checkCannotAsk(tool catalog.Resolved, used *session.Session, route callRoute, res *content.Result, f *transport.Failure) *transport.Failure {
-	if used.Protocol() < transport.StatelessVersion || !cannotAskText.MatchString(failureText(res, f)) {
+// checkCannotAsk returns a failure if a call of tool failed only because the tool asks the user in a way that protocol
+// version 2026-07-28 does not have; otherwise nil. errorText is the error of the call, or "" if it had none. used is
+// the call's session, and pool the session's pool. After such a failure, the server's later sessions begin with
+// 2025-11-25, unless the configuration sets a version. The tool may have done something before it tried to ask. So the
+// failure makes callWithRetry send the call again only if the tool may run twice.
+func (s *server) checkCannotAsk(errorText string, tool catalog.Resolved, used *session.Session, pool *session.Pool) *transport.Failure {
+	if used.Protocol() < transport.StatelessVersion || !cannotAskText.MatchString(errorText) {
 		return nil
 	}
 	failed := &transport.Failure{Kind: Execution, Public: `the tool cannot ask the user with protocol version 2026-07-28: ` +
@@ -33,7 +33,7 @@ func (s *server) checkCannotAsk(tool catalog.Resolved, used *session.Session, ro
 		return failed
 	}
 	s.dialer.useInitialize()
-	if route.pool.DropSession(used) {
+	if pool.DropSession(used) {
 		s.log.Warn("MCP server cannot ask the user with its protocol version, using 2025-11-25", "tool", tool.Name, "protocol", used.Protocol())
 	}
 	failed.Public += ". answerd uses that version from the next call on"
@@ -45,16 +45,20 @@ func (s *server) checkCannotAsk(tool catalog.Resolved, used *session.Session, ro
 	return failed
 }
 
-// failureText returns the text of res if it is an error result, or the message of f if it is a JSON-RPC error, cut to
-// maxErrorText bytes. Otherwise it returns "".
-func failureText(res *content.Result, f *transport.Failure) string {
-	if res != nil && res.IsError {
-		return wire.Truncate(res.Text(), maxErrorText)
+// errorResultText returns the text of an error result, cut to maxErrorText bytes. It returns "" for any other result.
+func errorResultText(result *content.Result) string {
+	if !result.IsError {
+		return ""
 	}
-	if f != nil {
-		if e, ok := errors.AsType[*jsonrpc.Error](f.Err); ok {
-			return wire.Truncate(e.Message, maxErrorText)
-		}
+	return wire.Truncate(result.Text(), maxErrorText)
+}
+
+// rpcErrorText returns the message of the JSON-RPC error that failure wraps, cut to maxErrorText bytes. It returns ""
+// if failure wraps none.
+func rpcErrorText(failure *transport.Failure) string {
+	e, ok := errors.AsType[*jsonrpc.Error](failure.Err)
+	if !ok {
+		return ""
 	}
-	return ""
+	return wire.Truncate(e.Message, maxErrorText)
 }

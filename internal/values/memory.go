@@ -46,10 +46,10 @@ func (m *Memory) SetValue(_ context.Context, key Key, value []byte, revision uin
 	if old.revision != revision {
 		return 0, nil
 	}
-	isTooMuch := func() bool { return m.bytes-len(old.value)+len(value)+overhead > maxMemory }
-	if len(value) > 0 && isTooMuch() {
+	isFull := func() bool { return m.bytes-len(old.value)+len(value)+overhead > maxMemory }
+	if len(value) > 0 && isFull() {
 		m.dropExpiredLocked()
-		if isTooMuch() {
+		if isFull() {
 			return 0, ErrFull
 		}
 	}

@@ -114,15 +114,7 @@ func (c *Catalog) SetTools(id int, cfg *config.Server, tools []Tool) int {
 // returns the number of usable tools. It logs which tools are newly blocked and which no longer are. c.mu must be held.
 func (c *Catalog) storeLocked(id int, entry serverEntry) int {
 	// Filter before naming, so that a tool that is not offered cannot take the name of one that is.
-	entry.usable = slices.DeleteFunc(slices.Clone(entry.listed), func(t Tool) bool {
-		switch {
-		case t.ReadsResources: // may come from the previous configuration
-			return len(entry.cfg.Resources) == 0
-		case t.SignsIn:
-			return entry.cfg.Auth != config.AuthAuthorizationCode
-		}
-		return !isAllowed(entry.cfg, t.Original)
-	})
+	entry.usable = slices.DeleteFunc(slices.Clone(entry.listed), func(t Tool) bool { return !isToolAllowed(entry.cfg, t) })
 	entry.blocked = nil
 	if entry.cfg.Pin {
 		entry.usable, entry.blocked = c.pins.splitAccepted(entry.cfg, entry.usable, entry.digests)
@@ -133,6 +125,18 @@ func (c *Catalog) storeLocked(id int, entry serverEntry) int {
 	return len(entry.usable)
 }
 
+// isToolAllowed reports whether the server's configuration allows calls of tool. The tools that answerd adds are allowed
+// while the setting that they serve is set: they may have been listed with the server's previous configuration.
+func isToolAllowed(cfg *config.Server, tool Tool) bool {
+	switch {
+	case tool.ReadsResources:
+		return len(cfg.Resources) > 0
+	case tool.SignsIn:
+		return cfg.Auth == config.AuthAuthorizationCode
+	}
+	return isAllowed(cfg, tool.Original)
+}
+
 // maxBlockedLogged is the maximum number of log lines about newly blocked tools in one list.
 const maxBlockedLogged = 50
 
@@ -140,19 +144,19 @@ const maxBlockedLogged = 50
 // that is newly blocked, or is blocked for a new reason or with a new definition, but at most maxBlockedLogged of them
 // and then their number. It also logs each tool that is no longer blocked.
 func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
-	changed := 0
+	newlyBlocked := 0
 	for _, tool := range now {
 		if slices.ContainsFunc(before, tool.isSameAs) {
 			continue
 		}
-		changed++
-		if changed <= maxBlockedLogged {
+		newlyBlocked++
+		if newlyBlocked <= maxBlockedLogged {
 			c.log.Warn("MCP tool disabled", "mcp_server", server, "tool", wire.Printable(tool.Original, 80),
 				"reason", tool.reason, "sha256", tool.digest, "accepted_sha256", tool.accepted, help.Pins.Attr())
 		}
 	}
-	if changed > maxBlockedLogged {
-		c.log.Warn("MCP tools disabled", "mcp_server", server, "tools", changed, help.Pins.Attr())
+	if newlyBlocked > maxBlockedLogged {
+		c.log.Warn("MCP tools disabled", "mcp_server", server, "tools", newlyBlocked, help.Pins.Attr())
 	}
 	for _, tool := range before {
 		if !slices.ContainsFunc(now, func(b blockedTool) bool { return b.Original == tool.Original }) {
@@ -163,20 +167,15 @@ func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 
 // SetServers sets the ids of the configured servers, in the configuration's order, and removes the tools of all other
 // servers. replacements maps the new id of a reconfigured server to its former id. Such a server keeps the tools of its
-// latest list, filtered by its new configuration, until it is listed again. cfg returns the configuration of the server
-// with that id. It may be nil if replacements is empty.
-func (c *Catalog) SetServers(order []int, replacements map[int]int, cfg func(id int) *config.Server) {
+// latest list, filtered by its new configuration, until it is listed again. configs has the configurations of all
+// servers by id. SetServers keeps it.
+func (c *Catalog) SetServers(order []int, replacements map[int]int, configs map[int]*config.Server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.order = order
-	c.configs = map[int]*config.Server{}
-	for _, id := range order {
-		if cfg != nil {
-			c.configs[id] = cfg(id)
-		}
-	}
-	for id, before := range replacements {
-		if entry, ok := c.entries[before]; ok {
+	c.configs = configs
+	for id, formerID := range replacements {
+		if entry, listed := c.entries[formerID]; listed {
 			entry.cfg = c.configs[id]
 			if entry.cfg.Pin && entry.digests == nil { // the previous configuration did not set Pin
 				entry.digests = digestsOf(entry.cfg, entry.listed)
@@ -248,19 +247,24 @@ func (c *Catalog) Offered() []Tool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rebuildLocked()
-	if c.isReserved {
-		return c.offered
+	if !c.isReserved {
+		c.reserveNamesLocked()
+		c.isReserved = true
 	}
-	c.isReserved = true
+	return c.offered
+}
+
+// reserveNamesLocked adds the names of all tools that can be called to reservedNames. c.mu must be held.
+func (c *Catalog) reserveNamesLocked() {
 	if len(c.reservedNames) > maxReservedNames {
 		c.reservedNames = map[string]toolID{} // some server keeps listing new tools: bound the memory
 	}
 	for name, tool := range c.byName {
-		if tool.Disabled == "" && tool.Name == name { // not an alias
-			c.reservedNames[name] = toolID{tool.Server, tool.Original}
+		isAlias := tool.Name != name
+		if tool.Disabled == "" && !isAlias {
+			c.reservedNames[name] = tool.id()
 		}
 	}
-	return c.offered
 }
 
 // Resolve returns the tool that currently has the name, which may be an alias or the name of a disabled tool. The
@@ -290,7 +294,9 @@ func (c *Catalog) rebuildLocked() {
 	pending := map[string]bool{}
 	for _, id := range c.order {
 		entry, listed := c.entries[id]
-		if cfg := c.configs[id]; cfg != nil && !cfg.Disabled && (!listed || entry.hasOnlySignIn()) {
+		cfg := c.configs[id]
+		mayListLater := cfg != nil && !cfg.Disabled && (!listed || entry.hasOnlySignIn())
+		if mayListLater {
 			accepted := slices.Collect(maps.Keys(c.pins.servers[cfg.Name]))
 			maps.Copy(pending, namesBeforeListing(cfg, accepted, c.expected[cfg.Name]))
 		}
@@ -306,12 +312,15 @@ func (c *Catalog) rebuildLocked() {
 // It uses no name in pending. It logs tools that do not get their preferred names, unless a model was offered the tool
 // under the same name before.
 func (c *Catalog) nameToolsLocked(id int, entry serverEntry, pending map[string]bool) {
-	namer := toolNamer{cfg: entry.cfg, isTaken: c.isTakenLocked, pending: pending}
+	namer := toolNamer{cfg: entry.cfg, isTaken: c.isTakenLocked, pending: pending, preferring: map[string]int{}}
+	for _, tool := range entry.usable {
+		namer.preferring[prefixedName(entry.cfg, tool.Original)]++
+	}
 	var visible []Tool
-	for _, tool := range namer.sortTools(entry.usable) {
-		name, reason := namer.nameTool(tool.Original)
-		isLogged := c.reservedNames[name] == tool.id() // then it has been logged before
-		if reason != "" && !isLogged {
+	for _, tool := range sortForNaming(entry.cfg, entry.usable) {
+		name, reason := namer.chooseName(tool.Original)
+		wasOffered := c.reservedNames[name] == tool.id() // and logged before that
+		if reason != "" && !wasOffered {
 			c.log.Warn("MCP tool renamed", "mcp_server", tool.Server, "tool", wire.Printable(tool.Original, 80),
 				"name", name, "reason", reason, help.ToolLists.Attr())
 		}
@@ -333,10 +342,13 @@ func (c *Catalog) nameToolsLocked(id int, entry serverEntry, pending map[string]
 func (c *Catalog) addAliasesLocked() {
 	aliases := map[string]Resolved{}
 	for _, tool := range c.byName {
-		if entry, ok := c.entries[tool.ServerID]; ok {
-			if name := nameWithServer(entry.cfg, tool.Original); !c.isTakenLocked(name, tool.id()) {
-				aliases[name] = tool
-			}
+		entry, listed := c.entries[tool.ServerID]
+		if !listed {
+			continue
+		}
+		alias := nameWithServer(entry.cfg, tool.Original)
+		if !c.isTakenLocked(alias, tool.id()) {
+			aliases[alias] = tool
 		}
 	}
 	maps.Copy(c.byName, aliases)
@@ -375,14 +387,14 @@ func (c *Catalog) NameOf(server, name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rebuildLocked()
-	present, ok := c.byName[name]
+	current, isUsed := c.byName[name]
 	isConfigured := slices.ContainsFunc(c.order, func(id int) bool {
 		return c.configs[id] != nil && c.configs[id].Name == server
 	})
 	switch {
-	case server == "", ok && present.Server == server:
+	case server == "", isUsed && current.Server == server:
 		return name
-	case !ok && !isConfigured:
+	case !isUsed && !isConfigured:
 		return name // no tool has this name, so a call of it fails
 	}
 	candidates := c.namedBeforeLocked(server, name)
@@ -395,17 +407,18 @@ func (c *Catalog) NameOf(server, name string) string {
 // namedBeforeLocked returns the current names of those tools of server that may have been called name before. If this
 // process knows which of the server's tools it offered under that name, it considers only that tool.
 func (c *Catalog) namedBeforeLocked(server, name string) []string {
-	offered, isKnown := c.reservedNames[name]
-	isKnown = isKnown && offered.server == server
+	offered, isReserved := c.reservedNames[name]
+	isKnown := isReserved && offered.server == server
 	var candidates []string
-	for presentName, tool := range c.byName {
+	for currentName, tool := range c.byName {
 		entry, listed := c.entries[tool.ServerID]
-		isAlias := tool.Name != presentName
-		if !listed || isAlias || tool.Server != server || isKnown && tool.Original != offered.original {
+		isAlias := tool.Name != currentName
+		if !listed || isAlias || tool.Server != server {
 			continue
 		}
-		if slices.Contains(possibleNames(entry.cfg, tool.Original), name) {
-			candidates = append(candidates, presentName)
+		isOtherTool := isKnown && tool.id() != offered
+		if !isOtherTool && slices.Contains(possibleNames(entry.cfg, tool.Original), name) {
+			candidates = append(candidates, currentName)
 		}
 	}
 	return candidates
@@ -414,11 +427,11 @@ func (c *Catalog) namedBeforeLocked(server, name string) []string {
 // isTakenLocked reports whether name belongs to, or is reserved for, another tool than tool. A reservation for a tool
 // of a later server does not count, because the earlier server's tool gets the name.
 func (c *Catalog) isTakenLocked(name string, tool toolID) bool {
-	if present, ok := c.byName[name]; ok {
-		return present.id() != tool
+	if holder, ok := c.byName[name]; ok {
+		return holder.id() != tool
 	}
-	reserved, ok := c.reservedNames[name]
-	return ok && reserved != tool && !c.isLaterLocked(reserved.server, tool.server)
+	reservedFor, ok := c.reservedNames[name]
+	return ok && reservedFor != tool && !c.isLaterLocked(reservedFor.server, tool.server)
 }
 
 // isLaterLocked reports whether the server called later comes after the one called earlier in the configuration. It
@@ -446,21 +459,21 @@ func (c *Catalog) compileSchemas(id int, tools []Tool) {
 	c.mu.Lock()
 	before := c.entries[id].listed // never changed, so it is read below without the lock
 	c.mu.Unlock()
-	previous := make(map[string]*Tool, len(before)) // by original name
-	for i := range before {
-		previous[before[i].Original] = &before[i]
+	previous := make(map[string]Tool, len(before)) // by original name
+	for _, tool := range before {
+		previous[tool.Original] = tool
 	}
 	for i := range tools {
 		tool := &tools[i]
-		old := previous[tool.Original]
-		if old != nil && bytes.Equal(old.InputSchema, tool.InputSchema) {
+		old, existed := previous[tool.Original]
+		if existed && bytes.Equal(old.InputSchema, tool.InputSchema) {
 			tool.inputSchema, tool.Unchecked = old.inputSchema, old.Unchecked
 		} else {
 			tool.inputSchema, tool.Unchecked = c.compileSchema(tool, "input", tool.InputSchema)
 		}
 		switch {
 		case tool.OutputSchema == nil:
-		case old != nil && bytes.Equal(old.OutputSchema, tool.OutputSchema):
+		case existed && bytes.Equal(old.OutputSchema, tool.OutputSchema):
 			tool.outputSchema = old.outputSchema
 		default:
 			tool.outputSchema, _ = c.compileSchema(tool, "output", tool.OutputSchema)
@@ -468,15 +481,15 @@ func (c *Catalog) compileSchemas(id int, tools []Tool) {
 	}
 }
 
-// compileSchema compiles raw, the "input" or "output" schema of t, as which says. If the schema cannot be used, it
+// compileSchema compiles raw, a schema of t. kind is "input" or "output". If the schema cannot be used, compileSchema
 // returns nil and the reason, which it also logs. The tool remains usable without the schema, because the server checks
 // the arguments too.
-func (c *Catalog) compileSchema(t *Tool, which string, raw json.RawMessage) (*schema.Schema, string) {
-	s, err := schema.Compile(raw)
+func (c *Catalog) compileSchema(t *Tool, kind string, raw json.RawMessage) (_ *schema.Schema, reason string) {
+	compiled, err := schema.Compile(raw)
 	if err == nil {
-		return s, ""
+		return compiled, ""
 	}
-	reason := "the " + which + " schema cannot be used: " + err.Error()
+	reason = "the " + kind + " schema cannot be used: " + err.Error()
 	c.log.Warn("MCP tool not checked", "mcp_server", t.Server, "tool", wire.Printable(t.Original, 80), "reason", reason, help.ToolSchemas.Attr())
 	return nil, reason
 }

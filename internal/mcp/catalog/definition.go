@@ -78,11 +78,11 @@ func canonicalJSON(raw json.RawMessage) json.RawMessage {
 // canonicalValue reads the next value from dec and returns it in canonical form. Its recursion is limited, because
 // Decode has checked schema.MaxDepth.
 func canonicalValue(dec *json.Decoder) json.RawMessage {
-	tok, err := dec.Token()
+	token, err := dec.Token()
 	if err != nil {
 		return json.RawMessage("null") // cannot happen: the JSON is valid
 	}
-	switch tok {
+	switch token {
 	case json.Delim('{'):
 		return canonicalObject(dec)
 	case json.Delim('['):
@@ -96,7 +96,7 @@ func canonicalValue(dec *json.Decoder) json.RawMessage {
 	var text bytes.Buffer // for a string, number, true, false or null
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false) // operators read the text
-	_ = enc.Encode(tok)
+	_ = enc.Encode(token)
 	return bytes.TrimSpace(text.Bytes())
 }
 

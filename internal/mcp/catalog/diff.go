@@ -7,7 +7,7 @@ import (
 
 const (
 	diffContext = 2       // number of unchanged lines to show before and after a difference
-	maxDiff     = 4 << 20 // cells of commonLines' table; larger texts are shown as entirely different
+	maxDiff     = 4 << 20 // cells of the table of commonLengths; larger texts are shown as entirely different
 )
 
 // diffLine is one line of a diff. mark is '-' for a line of the old text only, '+' for a line of the new text only, and
@@ -20,91 +20,87 @@ type diffLine struct {
 // diffLines returns the difference between two texts, or "" if they are equal. Each line of the result begins with its
 // mark. "…" replaces unchanged lines that are not close to a difference.
 func diffLines(old, new []string) string {
-	var all []diffLine
-	add := func(mark byte, texts []string) {
-		for _, t := range texts {
-			all = append(all, diffLine{mark: mark, text: t})
+	var lines []diffLine
+	add := func(mark byte, texts ...string) {
+		for _, text := range texts {
+			lines = append(lines, diffLine{mark: mark, text: text})
 		}
 	}
-	// Skip equal lines at the start and at the end, which most texts have. That makes commonLines' table much smaller.
-	head := 0
-	for head < min(len(old), len(new)) && old[head] == new[head] {
-		head++
+	// Skip equal lines at the start and at the end, which most texts have. That makes the table below much smaller.
+	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
+		add(' ', old[0])
+		old, new = old[1:], new[1:]
 	}
-	tail := 0
-	for tail < min(len(old), len(new))-head && old[len(old)-1-tail] == new[len(new)-1-tail] {
-		tail++
+	var tail []string
+	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
+		tail = append(tail, old[len(old)-1])
+		old, new = old[:len(old)-1], new[:len(new)-1]
 	}
-	add(' ', old[:head])
-	a, b := old[head:len(old)-tail], new[head:len(new)-tail]
-	for _, step := range commonLines(a, b) {
-		add('-', a[:step.a])
-		add('+', b[:step.b])
-		a, b = a[step.a:], b[step.b:]
-		if len(a) > 0 && len(b) > 0 { // both begin with a common line now, except after the last step
-			add(' ', a[:1])
-			a, b = a[1:], b[1:]
+	slices.Reverse(tail)
+
+	longest := commonLengths(old, new)
+	oldAt, newAt := 0, 0 // the current lines
+	var added []string   // lines of new since the latest common line: they follow the lines of old that were removed
+	for longest != nil && oldAt < len(old) && newAt < len(new) {
+		switch {
+		case old[oldAt] == new[newAt]:
+			add('+', added...)
+			added = nil
+			add(' ', old[oldAt])
+			oldAt++
+			newAt++
+		case longest[oldAt+1][newAt] >= longest[oldAt][newAt+1]:
+			add('-', old[oldAt])
+			oldAt++
+		default:
+			added = append(added, new[newAt])
+			newAt++
 		}
 	}
-	add(' ', old[len(old)-tail:])
-	return formatDiff(all)
+	add('-', old[oldAt:]...)
+	add('+', added...)
+	add('+', new[newAt:]...)
+	add(' ', tail...)
+	return formatDiff(lines)
+}
+
+// commonLengths returns a table whose cell [i][j] is the length of the longest common subsequence of a[i:] and b[j:]. It
+// returns nil if the table would have more than maxDiff cells.
+func commonLengths(a, b []string) [][]int32 {
+	width := len(b) + 1
+	size := (len(a) + 1) * width
+	if size > maxDiff {
+		return nil
+	}
+	table := slices.Collect(slices.Chunk(make([]int32, size), width))
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if a[i] == b[j] {
+				table[i][j] = table[i+1][j+1] + 1
+			} else {
+				table[i][j] = max(table[i+1][j], table[i][j+1])
+			}
+		}
+	}
+	return table
 }
 
 // formatDiff returns the changed lines of a diff, and the unchanged lines within diffContext lines of a change.
 func formatDiff(lines []diffLine) string {
 	var text strings.Builder
-	lastShown := -1 // index of the last line that was written
+	lastShown := -1 // index of the last line that was written; -1 before the first one
 	for i, line := range lines {
 		nearby := lines[max(0, i-diffContext):min(len(lines), i+diffContext+1)]
-		if !slices.ContainsFunc(nearby, func(l diffLine) bool { return l.mark != ' ' }) {
+		isNearChange := slices.ContainsFunc(nearby, func(l diffLine) bool { return l.mark != ' ' })
+		if !isNearChange {
 			continue
 		}
-		if lastShown >= 0 && lastShown != i-1 {
+		hasGap := lastShown >= 0 && lastShown != i-1
+		if hasGap {
 			text.WriteString("    …\n")
 		}
 		lastShown = i
 		text.WriteString("  " + string(line.mark) + " " + line.text + "\n")
 	}
 	return text.String()
-}
-
-// diffStep has the numbers of lines to skip in each of two texts to reach the next common line.
-type diffStep struct{ a, b int }
-
-// commonLines returns the longest common subsequence of a and b, as a step to each common line and a last step to the
-// end of both texts. Each step begins after the common line of the step before. If the texts need a table of more than
-// maxDiff cells, commonLines returns only the step to the end. It fills a table with the length of the longest
-// subsequence for each pair of suffixes, and then follows the longest path.
-func commonLines(a, b []string) []diffStep {
-	if (len(a)+1)*(len(b)+1) > maxDiff {
-		return []diffStep{{len(a), len(b)}}
-	}
-	width := len(b) + 1
-	longest := make([]int32, (len(a)+1)*width) // longest[i*width+j] is the length for a[i:] and b[j:]
-	for i := len(a) - 1; i >= 0; i-- {
-		for j := len(b) - 1; j >= 0; j-- {
-			if a[i] == b[j] {
-				longest[i*width+j] = longest[(i+1)*width+j+1] + 1
-			} else {
-				longest[i*width+j] = max(longest[(i+1)*width+j], longest[i*width+j+1])
-			}
-		}
-	}
-	var steps []diffStep
-	i, j := 0, 0           // the position in a and b
-	startA, startB := 0, 0 // where the current step begins
-	for i < len(a) && j < len(b) {
-		switch {
-		case a[i] == b[j]:
-			steps = append(steps, diffStep{a: i - startA, b: j - startB})
-			i++
-			j++
-			startA, startB = i, j
-		case longest[(i+1)*width+j] >= longest[i*width+j+1]:
-			i++
-		default:
-			j++
-		}
-	}
-	return append(steps, diffStep{a: len(a) - startA, b: len(b) - startB})
 }

@@ -42,18 +42,17 @@ func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	if err != nil {
 		return nil, err
 	}
-	var tree any
+	var decoded any
 	dec := json.NewDecoder(bytes.NewReader(schema))
 	dec.UseNumber() // a number in the schema may be too large for a float64
-	if err := dec.Decode(&tree); err != nil {
+	if err := dec.Decode(&decoded); err != nil {
 		return nil, fmt.Errorf("decode the schema: %w", err)
 	}
-	if countAnnotations(tree) != len(params) {
+	if countAnnotations(decoded) != len(params) {
 		return nil, fmt.Errorf("%s is allowed only for properties that are reached from the root by properties alone", headerAnnotation)
 	}
-	seen := make(map[string]bool)
+	seen := make(map[string]bool) // keyed by the name in lower case: header names ignore case (RFC 9110 section 5.1)
 	for _, p := range params {
-		// Header names are case-insensitive (RFC 9110 section 5.1).
 		lower := strings.ToLower(p.header)
 		if seen[lower] {
 			return nil, fmt.Errorf("two properties have the %s %.60q", headerAnnotation, p.header)
@@ -96,52 +95,53 @@ func appendHeaderParams(params []HeaderParam, schema json.RawMessage, path []str
 
 // countAnnotations returns the number of annotations anywhere in a schema, including those in places where they are not
 // allowed. schema is decoded JSON, because decoding each nested schema separately would cost more the deeper it is.
-func countAnnotations(schema any) (n int) {
+func countAnnotations(schema any) (count int) {
 	switch schema := schema.(type) {
 	case []any:
-		for _, s := range schema {
-			n += countAnnotations(s)
+		for _, item := range schema {
+			count += countAnnotations(item)
 		}
 	case map[string]any:
 		for keyword, value := range schema {
 			switch keyword {
 			case headerAnnotation:
-				n++
+				count++
 			case "const", "default", "enum", "example", "examples": // not schemas
 			case "properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions":
-				named, _ := value.(map[string]any)
-				for _, s := range named {
-					n += countAnnotations(s)
+				subschemas, _ := value.(map[string]any) // by names that are not keywords
+				for _, subschema := range subschemas {
+					count += countAnnotations(subschema)
 				}
 			default:
-				n += countAnnotations(value)
+				count += countAnnotations(value)
 			}
 		}
 	}
-	return n
+	return count
 }
 
 // parseHeaderName returns the header name in an annotation, or an error if it is not valid. typ is the annotated
 // property's type. Only strings, integers and booleans may be annotated.
 func parseHeaderName(annotation, typ json.RawMessage) (string, error) {
-	switch string(typ) {
-	case `"string"`, `"integer"`, `"boolean"`:
-	default:
+	isAnnotatable := slices.Contains([]string{`"string"`, `"integer"`, `"boolean"`}, string(typ)) // typ is quoted JSON text
+	if !isAnnotatable {
 		return "", errors.New(headerAnnotation + " is only for strings, integers and booleans")
 	}
 	var name string
 	if json.Unmarshal(annotation, &name) != nil || name == "" {
 		return "", errors.New(headerAnnotation + " is not a name")
 	}
-	for _, c := range []byte(name) {
-		// The name must be a token (RFC 9110 section 5.6.2). Other characters would let a server forge headers.
-		switch {
-		case '0' <= c && c <= '9', 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z', strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)):
-		default:
-			return "", fmt.Errorf("%s %.60q is not a header name", headerAnnotation, name)
-		}
+	// Characters that are not allowed in a token would let a server forge headers.
+	if strings.ContainsFunc(name, func(r rune) bool { return !isTokenChar(r) }) {
+		return "", fmt.Errorf("%s %.60q is not a header name", headerAnnotation, name)
 	}
 	return name, nil
+}
+
+// isTokenChar reports whether r may be part of a token, such as a header name (RFC 9110 section 5.6.2).
+func isTokenChar(r rune) bool {
+	isAlphanumeric := '0' <= r && r <= '9' || 'A' <= r && r <= 'Z' || 'a' <= r && r <= 'z'
+	return isAlphanumeric || strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
 // HeaderValues returns the headers to send with a call, by their full names. args has the call's arguments. An argument
@@ -164,13 +164,13 @@ func (p HeaderParam) argumentText(args json.RawMessage) (text string, ok bool) {
 		if json.Unmarshal(args, &object) != nil {
 			return "", false
 		}
-		args = object[name]
+		args = object[name] // nil if it is missing: the next Unmarshal fails
 	}
-	var v any
-	if json.Unmarshal(args, &v) != nil {
+	var value any
+	if json.Unmarshal(args, &value) != nil {
 		return "", false
 	}
-	switch v := v.(type) {
+	switch v := value.(type) {
 	case string:
 		return v, true
 	case bool:

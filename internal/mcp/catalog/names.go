@@ -26,11 +26,8 @@ func sanitizeName(s string) string {
 
 // isUnsafe reports whether model providers reject r in a tool's name.
 func isUnsafe(r rune) bool {
-	switch {
-	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
-		return false
-	}
-	return true
+	isAlphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+	return !isAlphanumeric && r != '_' && r != '-'
 }
 
 // joinName returns <prefix>_<original>, or original if prefix is "".
@@ -61,14 +58,13 @@ func providerSafe(name string, tool toolID) string {
 		return name
 	}
 	safe := sanitizeName(name)
-	switch {
-	case safe == "":
+	if safe == "" {
 		return withDigest("tool", tool)
-	case len(safe) > maxName:
-		return withDigest(safe, tool)
-	default:
-		return safe
 	}
+	if len(safe) > maxName {
+		return withDigest(safe, tool)
+	}
+	return safe
 }
 
 // withDigest returns name followed by a digest of the tool, and truncates name to make the result fit. The digest
@@ -76,33 +72,28 @@ func providerSafe(name string, tool toolID) string {
 // replicas.
 func withDigest(name string, tool toolID) string {
 	sum := sha256.Sum256([]byte(tool.server + "\x00" + tool.original))
-	suffix := "_" + hex.EncodeToString(sum[:4])
+	suffix := "_" + hex.EncodeToString(sum[:4]) // 8 digits: short, and two tools rarely have the same
 	return name[:min(len(name), maxName-len(suffix))] + suffix
 }
 
-// toolNamer chooses names for the tools of one server. sortTools must be called before nameTool.
+// toolNamer chooses names for the tools of one server.
 type toolNamer struct {
-	cfg       *config.Server
-	isTaken   func(name string, tool toolID) bool // reports whether another tool than tool has name, or has it reserved
-	pending   map[string]bool                     // names kept for tools of earlier servers that have not been listed
-	preferred map[string]int                      // number of the server's tools by preferred name
+	cfg        *config.Server
+	isTaken    func(name string, tool toolID) bool // reports whether another tool than tool has name, or has it reserved
+	pending    map[string]bool                     // names kept for tools of earlier servers that have not been listed
+	preferring map[string]int                      // number of the server's tools by their preferred name
 }
 
-// sortTools returns tools in the order in which nameTool must be called for them. The order does not depend on that of
-// the server's list. Tools whose preferred names needed no change to be safe come first, so that they get those names.
-// sortTools also sets n.preferred, which nameTool uses.
-func (n *toolNamer) sortTools(tools []Tool) []Tool {
-	n.preferred = map[string]int{}
-	for _, t := range tools {
-		n.preferred[prefixedName(n.cfg, t.Original)]++
-	}
+// sortForNaming returns a copy of a server's tools in the order in which they must be named, whatever the order of the
+// server's list. Tools whose prefixed names are safe come first, so that they get those names.
+func sortForNaming(cfg *config.Server, tools []Tool) []Tool {
 	sorted := slices.Clone(tools)
 	slices.SortFunc(sorted, func(a, b Tool) int {
-		aChanged, bChanged := n.isChanged(a.Original), n.isChanged(b.Original)
+		aUnsafe, bUnsafe := hasUnsafeName(cfg, a.Original), hasUnsafeName(cfg, b.Original)
 		switch {
-		case !aChanged && bChanged:
+		case !aUnsafe && bUnsafe:
 			return -1
-		case aChanged && !bChanged:
+		case aUnsafe && !bUnsafe:
 			return 1
 		}
 		return strings.Compare(a.Original, b.Original)
@@ -110,49 +101,54 @@ func (n *toolNamer) sortTools(tools []Tool) []Tool {
 	return sorted
 }
 
-// isChanged reports whether the tool's prefixed name is not safe for model providers, so that its preferred name
-// differs from it.
-func (n *toolNamer) isChanged(original string) bool {
-	return prefixedName(n.cfg, original) != joinName(n.cfg.ToolPrefix, original)
+// hasUnsafeName reports whether a model provider may reject the tool's original name with the configured prefix. The
+// tool's preferred name then differs from it.
+func hasUnsafeName(cfg *config.Server, original string) bool {
+	return prefixedName(cfg, original) != joinName(cfg.ToolPrefix, original)
 }
 
-// nameTool returns a name for the tool. reason says why it is not the tool's preferred name, and is "" if it is. The
-// name is the first of these that applies:
+// chooseName returns a name for the tool with the given original name. It does not reserve the name. reason says why it
+// is not the tool's preferred name, and is "" if it is. The name is the first of these that applies:
 //
-//   - the preferred name with a digest, if other tools of the server prefer the same name and this tool's name had to
-//     be changed to be safe;
+//   - the unsafe name made safe, with a digest, if the tool has an unsafe name and shares its preferred name with
+//     another tool of the server;
 //   - the preferred name, if it is free;
 //   - <server>_<tool>, if it is free;
 //   - the preferred name with a digest.
-//
-// A name is free if no other tool has it or has reserved it, and it is not kept for a tool of an
-// earlier server that was not listed yet (n.pending).
-func (n *toolNamer) nameTool(original string) (name, reason string) {
+func (n *toolNamer) chooseName(original string) (name, reason string) {
 	tool := toolID{n.cfg.Name, original}
 	preferred := prefixedName(n.cfg, original)
-	if n.preferred[preferred] > 1 && n.isChanged(original) {
-		distinct := withDigest(sanitizeName(joinName(n.cfg.ToolPrefix, original)), tool)
-		return n.freeName(distinct, tool), "another tool of the server has the same name once made safe"
+	if n.preferring[preferred] > 1 && hasUnsafeName(n.cfg, original) {
+		return n.freeVariant(safeNameWithDigest(n.cfg, original), tool), "another tool of the server has the same name once made safe"
 	}
-	if !n.isTaken(preferred, tool) && !n.pending[preferred] {
+	if n.isFree(preferred, tool) {
 		return preferred, ""
 	}
-	if withServer := nameWithServer(n.cfg, original); !n.isTaken(withServer, tool) && !n.pending[withServer] {
+	if withServer := nameWithServer(n.cfg, original); n.isFree(withServer, tool) {
 		return withServer, "another server's tool has its name"
 	}
-	return n.freeName(withDigest(preferred, tool), tool), "other tools have its names"
+	return n.freeVariant(withDigest(preferred, tool), tool), "other tools have its names"
 }
 
-// possibleNames returns the names that nameTool may choose for a tool, depending on what other servers list. It does
-// not include names that only freeName makes.
+// isFree reports whether tool may get name: no other tool has it or has reserved it, and it is not pending.
+func (n *toolNamer) isFree(name string, tool toolID) bool {
+	return !n.isTaken(name, tool) && !n.pending[name]
+}
+
+// safeNameWithDigest returns the tool's prefixed name, made safe, with a digest of the tool.
+func safeNameWithDigest(cfg *config.Server, original string) string {
+	return withDigest(sanitizeName(joinName(cfg.ToolPrefix, original)), toolID{cfg.Name, original})
+}
+
+// possibleNames returns the names that chooseName may return for a tool, depending on what other servers list. It does
+// not include names that only freeVariant makes.
 func possibleNames(cfg *config.Server, original string) []string {
-	tool := toolID{cfg.Name, original}
 	preferred := prefixedName(cfg, original)
 	return []string{
 		preferred,
 		nameWithServer(cfg, original),
-		withDigest(preferred, tool),
-		withDigest(sanitizeName(joinName(cfg.ToolPrefix, original)), tool),
+		withDigest(preferred, toolID{cfg.Name, original}),
+		safeNameWithDigest(cfg, original),
 	}
 }
 
@@ -168,10 +164,11 @@ func namesBeforeListing(cfg *config.Server, accepted, expected []string) map[str
 		}
 		return names
 	}
-	for _, name := range cfg.AllowTools {
-		if !strings.ContainsAny(name, `*?[\`) {
-			names[name] = true // the allow list may use the name under which the tool is offered
-			names[prefixedName(cfg, name)] = true
+	for _, pattern := range cfg.AllowTools {
+		hasWildcard := strings.ContainsAny(pattern, `*?[\`)
+		if !hasWildcard {
+			names[pattern] = true // the allow list may use the name under which the tool is offered
+			names[prefixedName(cfg, pattern)] = true
 		}
 	}
 	for _, original := range expected {
@@ -182,9 +179,9 @@ func namesBeforeListing(cfg *config.Server, accepted, expected []string) map[str
 	return names
 }
 
-// freeName returns name, or a variant of it with another digest if name is taken. The variant is needed only if a
+// freeVariant returns name, or a variant of it with another digest if name is taken. The variant is needed only if a
 // server lists tools whose original names contain the digests of other tools.
-func (n *toolNamer) freeName(name string, tool toolID) string {
+func (n *toolNamer) freeVariant(name string, tool toolID) string {
 	for n.isTaken(name, tool) {
 		name = withDigest(name, toolID{tool.server, tool.original + name})
 	}

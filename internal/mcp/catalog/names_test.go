@@ -90,7 +90,7 @@ func TestNameGoesToTheEarlierServerAndRunsKeepTheirTool(t *testing.T) {
 	if got := namesIn(c, nil, []string{"search"}); got != "b/search=search" {
 		t.Fatalf("names = %q, want b/search=search", got)
 	}
-	c.SetServers([]int{0, 1}, nil, func(id int) *config.Server { return &config.Server{Name: string(rune('a' + id))} })
+	c.SetServers([]int{0, 1}, nil, map[int]*config.Server{0: {Name: "a"}, 1: {Name: "b"}})
 	if got := namesIn(c, []string{"search"}, []string{"search"}); got != "a/search=search b/search=b_search" {
 		t.Errorf("names = %q, want a/search=search b/search=b_search as after a restart", got)
 	}
@@ -109,7 +109,7 @@ func TestNameGoesToTheEarlierServerAndRunsKeepTheirTool(t *testing.T) {
 // A run finds the tool that it was offered, and not another one of the server that could have had the same name. In
 // another process, nobody knows any more which of them had it.
 func TestNameOfDoesNotGuessBetweenToolsOfAServer(t *testing.T) {
-	a := func(id int) *config.Server { return &config.Server{Name: string(rune('a' + id))} }
+	a := map[int]*config.Server{0: {Name: "a"}}
 	offered, restarted := newTestCatalog(), newTestCatalog()
 	namesIn(offered, []string{"x.y"})
 	for range 20 { // the order of a map is random
@@ -132,9 +132,8 @@ func TestNameOfDoesNotGuessBetweenToolsOfAServer(t *testing.T) {
 // one was never listed.
 func TestNameIsReservedForAServerThatWasNeverUp(t *testing.T) {
 	c := newTestCatalog()
-	c.SetServers([]int{0, 1}, nil, func(id int) *config.Server {
-		return &config.Server{Name: string(rune('a' + id)), AllowTools: []string{"search"}}
-	})
+	allowed := []string{"search"}
+	c.SetServers([]int{0, 1}, nil, map[int]*config.Server{0: {Name: "a", AllowTools: allowed}, 1: {Name: "b", AllowTools: allowed}})
 	c.SetTools(1, &config.Server{Name: "b"}, []Tool{{Original: "search", Server: "b"}, {Original: "add", Server: "b"}})
 	var got []string
 	for _, tool := range c.Offered() {
@@ -167,7 +166,7 @@ func TestNameIsReservedForAToolOfAnEarlierProcess(t *testing.T) {
 	} {
 		catalog, servers := newTestCatalog(), []config.Server{c.earlier, {Name: "b"}}
 		catalog.ExpectTools("a", []string{"search"})
-		catalog.SetServers([]int{0, 1}, nil, func(id int) *config.Server { return &servers[id] })
+		catalog.SetServers([]int{0, 1}, nil, map[int]*config.Server{0: &servers[0], 1: &servers[1]})
 		catalog.SetTools(1, &servers[1], []Tool{{Original: "search", Server: "b"}, {Original: "add", Server: "b"}})
 		if c.listed != nil {
 			catalog.SetTools(0, &servers[0], c.listed)

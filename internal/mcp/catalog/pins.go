@@ -51,29 +51,32 @@ const (
 // readPinsFile reads the accepted definitions from the file at path. It returns no error: if the file cannot be read,
 // the result has a problem and no definitions, and the service runs without the tools of pinned servers.
 func readPinsFile(path string) *acceptedTools {
-	failed := func(problem string) *acceptedTools { return &acceptedTools{problem: problem} }
 	if path == "" {
-		return failed("there is no file of accepted definitions")
+		return &acceptedTools{problem: "there is no file of accepted definitions"}
 	}
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return failed(noPinsFile)
-	}
-	if err != nil {
-		return failed("the file of accepted definitions cannot be read")
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxPins+1))
+	data, err := readBounded(path, maxPins+1)
 	var file pinsFile
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &acceptedTools{problem: noPinsFile}
 	case err != nil:
-		return failed("the file of accepted definitions cannot be read")
+		return &acceptedTools{problem: "the file of accepted definitions cannot be read"}
 	case len(data) > maxPins:
-		return failed("the file of accepted definitions is too large")
+		return &acceptedTools{problem: "the file of accepted definitions is too large"}
 	case json.Unmarshal(data, &file) != nil, file.Version != pinsVersion:
-		return failed("the file of accepted definitions is damaged")
+		return &acceptedTools{problem: "the file of accepted definitions is damaged"}
 	}
 	return &acceptedTools{servers: file.Servers}
+}
+
+// readBounded returns at most the first limit bytes of the file at path.
+func readBounded(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit))
 }
 
 // writeFile atomically replaces the file at path by the accepted definitions. A crash leaves either the old or the new
@@ -139,11 +142,11 @@ func (p *acceptedTools) splitAccepted(cfg *config.Server, tools []Tool, digests 
 
 // blockReason returns why the tool cannot be called, or "" if it can. digest is that of the tool's current definition.
 func (p *acceptedTools) blockReason(tool toolID, digest string) string {
-	accepted, ok := p.servers[tool.server][tool.original]
+	accepted, wasAccepted := p.servers[tool.server][tool.original]
 	switch {
 	case p.problem != "":
 		return "its definition is not accepted: " + p.problem
-	case !ok:
+	case !wasAccepted:
 		return "it is new, and its definition has not been accepted by the operator"
 	case accepted.SHA256 != digest:
 		return "its definition has changed since the operator accepted it"
@@ -191,21 +194,23 @@ func (c *Catalog) PinChanges(path string) []PinChange {
 func (e serverEntry) pinChanges(accepted map[string]acceptedTool) []PinChange {
 	var changes []PinChange
 	allowed := map[string]bool{}
-	for _, t := range e.allowedTools() {
-		allowed[t.Original] = true
-		change := PinChange{Server: e.cfg.Name, Tool: t.Original, Kind: PinNew, offered: newDefinition(e.cfg, t)}
-		if a, ok := accepted[t.Original]; ok {
-			if a.SHA256 == change.offered.digest() {
-				continue
-			}
-			change.Kind = PinChanged
-			change.accepted = a.Definition
+	for _, tool := range e.allowedTools() {
+		allowed[tool.Original] = true
+		offered := newDefinition(e.cfg, tool)
+		former, wasAccepted := accepted[tool.Original]
+		kind := PinNew
+		if wasAccepted {
+			kind = PinChanged
 		}
-		changes = append(changes, change)
+		if !wasAccepted || former.SHA256 != offered.digest() {
+			changes = append(changes, PinChange{
+				Server: e.cfg.Name, Tool: tool.Original, Kind: kind, accepted: former.Definition, offered: offered,
+			})
+		}
 	}
-	for name, a := range accepted {
+	for name, former := range accepted {
 		if !allowed[name] {
-			changes = append(changes, PinChange{Server: e.cfg.Name, Tool: name, Kind: PinRemoved, accepted: a.Definition})
+			changes = append(changes, PinChange{Server: e.cfg.Name, Tool: name, Kind: PinRemoved, accepted: former.Definition})
 		}
 	}
 	return changes
@@ -228,9 +233,9 @@ func (c *Catalog) AcceptPins(path string) error {
 	maps.Copy(accepted.servers, before.servers)
 	for _, entry := range listed {
 		tools := map[string]acceptedTool{}
-		for _, t := range entry.allowedTools() {
-			d := newDefinition(entry.cfg, t)
-			tools[t.Original] = acceptedTool{SHA256: d.digest(), Definition: d}
+		for _, tool := range entry.allowedTools() {
+			current := newDefinition(entry.cfg, tool)
+			tools[tool.Original] = acceptedTool{SHA256: current.digest(), Definition: current}
 		}
 		accepted.servers[entry.cfg.Name] = tools
 	}
@@ -261,8 +266,8 @@ func (ch PinChange) Diff() string {
 	if ch.Kind != PinRemoved {
 		offered = ch.offered.printedLines()
 	}
-	if d := diffLines(accepted, offered); d != "" {
-		return d
+	if diff := diffLines(accepted, offered); diff != "" {
+		return diff
 	}
 	// The digests differ although the definitions are equal, so one of them was edited in the file.
 	return "  (what the file of accepted definitions shows is not what its digest stands for)\n"
@@ -282,21 +287,21 @@ func (d definition) printedLines() []string {
 		text, _ := json.Marshal(d.Annotations) // cannot fail: they are booleans
 		lines = append(lines, fmt.Sprintf("annotations: %s", text))
 	}
-	for _, schema := range []struct {
-		heading string
-		json    json.RawMessage
-	}{{"input schema:", d.InputSchema}, {"output schema:", d.OutputSchema}} {
-		var indented bytes.Buffer
-		if schema.json == nil || json.Indent(&indented, canonicalJSON(schema.json), "  ", "  ") != nil {
-			continue
-		}
-		lines = append(lines, schema.heading)
-		lines = append(lines, strings.Split("  "+indented.String(), "\n")...)
-	}
+	lines = append(lines, schemaLines("input schema:", d.InputSchema)...)
+	lines = append(lines, schemaLines("output schema:", d.OutputSchema)...)
 	for i, line := range lines {
 		lines[i] = escapeUnprintable(line)
 	}
 	return lines
+}
+
+// schemaLines returns heading, followed by the lines of the indented schema. It returns nil if schema is nil or not JSON.
+func schemaLines(heading string, schema json.RawMessage) []string {
+	var indented bytes.Buffer
+	if schema == nil || json.Indent(&indented, canonicalJSON(schema), "  ", "  ") != nil {
+		return nil
+	}
+	return append([]string{heading}, strings.Split("  "+indented.String(), "\n")...)
 }
 
 // escapeUnprintable returns s with escapes in place of unprintable characters. Otherwise escape sequences could move

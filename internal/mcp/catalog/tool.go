@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -96,22 +97,20 @@ func Decode(raw json.RawMessage) (Tool, error) {
 		tool.Annotations = &Annotations{
 			ReadOnly: a.ReadOnly, Idempotent: a.Idempotent, Destructive: a.Destructive, OpenWorld: a.OpenWorld,
 		}
-		if tool.Title == "" {
-			tool.Title = a.Title // the place of the title before 2025-06-18
-		}
+		tool.Title = cmp.Or(tool.Title, a.Title) // the annotations had the title before 2025-06-18
 	}
-
 	tool.Title = wire.Truncate(tool.Title, MaxTitle)
+
 	var err error
 	if tool.InputSchema, err = schema.BoundedObject(decoded.InputSchema); err != nil {
 		return tool, fmt.Errorf("its inputSchema %w", err)
 	}
-	if _, err = HeaderParams(tool.InputSchema); err != nil {
+	if _, err := HeaderParams(tool.InputSchema); err != nil {
 		return tool, fmt.Errorf("its inputSchema: %w", err)
 	}
 	// A call works without an output schema, so a bad one does not remove the tool.
-	if out, err := schema.Bounded(decoded.OutputSchema); err == nil {
-		tool.OutputSchema = out
+	if outputSchema, err := schema.Bounded(decoded.OutputSchema); err == nil {
+		tool.OutputSchema = outputSchema
 	}
 	return tool, nil
 }
@@ -119,10 +118,10 @@ func Decode(raw json.RawMessage) (Tool, error) {
 // requiresTask reports whether a tool can only be called as a task, which answerd does not support (2025-11-25
 // basic/utilities/tasks). execution is the tool's member of that name.
 func requiresTask(execution json.RawMessage) bool {
-	var e struct {
+	var decoded struct {
 		TaskSupport string `json:"taskSupport"`
 	}
-	return json.Unmarshal(execution, &e) == nil && e.TaskSupport == "required"
+	return json.Unmarshal(execution, &decoded) == nil && decoded.TaskSupport == "required"
 }
 
 // CheckName returns an error if a server's name for a tool or a prompt is empty, longer than maxNameBytes, or has
@@ -184,24 +183,22 @@ func (t Tool) SchemaExcerpt(wrong []schema.Problem, maxBytes int) string {
 	return schema.Excerpt(t.InputSchema, wrong, maxBytes)
 }
 
-// needsApproval reports whether a server's configuration requires a person's approval for each call of tool. tool.Name
-// must be set. Patterns in ApproveTools take precedence over AutoApprove, and those over Approval. The server's own
-// annotations count only for ApproveDestructive.
-func needsApproval(server *config.Server, tool Tool) bool {
-	matches := func(patterns []string) bool {
-		return MatchAny(patterns, tool.Original, prefixedName(server, tool.Original), nameWithServer(server, tool.Original), tool.Name)
+// needsApproval reports whether a server's configuration requires a person's approval for each call of tool. It does if
+// a pattern in ApproveTools matches one of the tool's names, or if Approval selects the tool and no pattern in
+// AutoApprove matches. tool.Name must be set.
+func needsApproval(cfg *config.Server, tool Tool) bool {
+	if tool.SignsIn {
+		return false // signing in already is the user's consent
 	}
-	switch {
-	case tool.SignsIn: // signing in already is the user's consent
-		return false
-	case matches(server.ApproveTools):
+	names := []string{tool.Original, prefixedName(cfg, tool.Original), nameWithServer(cfg, tool.Original), tool.Name}
+	if MatchAny(cfg.ApproveTools, names...) {
 		return true
 	}
-	return tool.IsSelectedBy(server.Approval) && !matches(server.AutoApprove)
+	return tool.IsSelectedBy(cfg.Approval) && !MatchAny(cfg.AutoApprove, names...)
 }
 
 // IsSelectedBy reports whether the setting approval alone, without the configuration's lists of tools, requires
-// approval for calls of the tool.
+// approval for calls of the tool. For ApproveDestructive, the server's own annotations decide.
 func (t Tool) IsSelectedBy(approval config.Approval) bool {
 	switch {
 	case t.SignsIn:
@@ -236,14 +233,11 @@ type lazyDigest struct {
 // it. Restore compiles the schemas, so that the copy can check arguments and results. As with a listed tool, a schema
 // that does not compile checks nothing.
 func Restore(tool Tool, version string) Tool {
-	tool.inputSchema, tool.outputSchema = nil, nil
-	if compiled, err := schema.Compile(tool.InputSchema); err == nil {
-		tool.inputSchema = compiled
-	}
+	// After an error, Compile returns nil.
+	tool.inputSchema, _ = schema.Compile(tool.InputSchema)
+	tool.outputSchema = nil
 	if tool.OutputSchema != nil {
-		if compiled, err := schema.Compile(tool.OutputSchema); err == nil {
-			tool.outputSchema = compiled
-		}
+		tool.outputSchema, _ = schema.Compile(tool.OutputSchema)
 	}
 	tool.lazyVersion = &lazyDigest{digest: version}
 	tool.lazyVersion.once.Do(func() {}) // the version is known, so it is never computed

@@ -59,7 +59,7 @@ func (r *Result) parsedBlocks() []contentBlock {
 // readBlock reads the next content block from dec, which must be a decoder of raw. It sets only the block's undecoded
 // members, which share memory with raw.
 func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error) {
-	before := int(dec.InputOffset())
+	start := int(dec.InputOffset())
 	err = wire.ReadObject(dec, func(name string) (err error) {
 		switch name {
 		case "type":
@@ -76,7 +76,7 @@ func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error
 		return err
 	})
 	end := int(dec.InputOffset())
-	block.raw = bytes.TrimLeft(raw[before:end:end], ", \t\r\n") // the bytes before the block may include a comma
+	block.raw = bytes.TrimLeft(raw[start:end:end], ", \t\r\n") // the decoder has not yet read a comma before the block
 	return block, err
 }
 
@@ -84,23 +84,25 @@ func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error
 // has the wrong type, or if an image or audio has no data, the block cannot be decoded. parseMembers then clears all
 // fields except raw.
 func (b *contentBlock) parseMembers() {
-	blockType, isDecoded := wire.Text(b.typeJSON)
+	blockType, isTypeValid := wire.Text(b.typeJSON)
+	isValid := false
 	switch blockType {
 	case "text":
-		b.Text, isDecoded = wire.Text(b.textJSON)
+		b.Text, isValid = wire.Text(b.textJSON)
 		if b.Text == "" {
 			b.textJSON = json.RawMessage(`""`) // not nil or null, because Payload returns it
 		}
 	case "image", "audio":
-		b.MIME, isDecoded = wire.Text(b.mimeJSON)
 		hasData := bytes.HasPrefix(b.dataJSON, []byte(`"`))
-		isDecoded = isDecoded && hasData
 		b.Data, _ = wire.Text(b.dataJSON)
+		var isMIMEValid bool
+		b.MIME, isMIMEValid = wire.Text(b.mimeJSON)
+		isValid = isMIMEValid && hasData
 	default:
-		isDecoded = isDecoded && json.Unmarshal(b.raw, b) == nil
+		isValid = isTypeValid && json.Unmarshal(b.raw, b) == nil
 	}
 	b.Type = blockType // json.Unmarshal ignores case and may have used a member "TYPE" instead
-	if !isDecoded {
+	if !isValid {
 		*b = contentBlock{raw: b.raw}
 	}
 }
@@ -114,25 +116,24 @@ func (b *contentBlock) placeholderText() string {
 	case "image", "audio":
 		return fmt.Sprintf("[%s %s, %d bytes]", b.Type, wire.Printable(b.MIME, 100), decodedSize(b.Data))
 	case "resource_link":
-		s := "[link to resource " + wire.Printable(b.URI, 500)
+		link := "[link to resource " + wire.Printable(b.URI, 500)
 		if label := b.linkLabel(); label != "" {
-			s += " (" + label + ")"
+			link += " (" + label + ")"
 		}
 		if b.MIME != "" {
-			s += ", " + wire.Printable(b.MIME, 100)
+			link += ", " + wire.Printable(b.MIME, 100)
 		}
 		if b.Size > 0 {
-			s += fmt.Sprintf(", %.0f bytes", b.Size)
+			link += fmt.Sprintf(", %.0f bytes", b.Size)
 		}
-		return s + "]"
+		return link + "]"
 	case "resource":
 		uri, mime := wire.Printable(b.Resource.URI, 500), wire.Printable(b.Resource.MIME, 100)
-		if t := b.Resource.Text; t != nil {
-			return fmt.Sprintf("[resource %s, %s, %d bytes]\n%s", uri, mime, len(*t), *t)
+		if text := b.Resource.Text; text != nil {
+			return fmt.Sprintf("[resource %s, %s, %d bytes]\n%s", uri, mime, len(*text), *text)
 		}
 		return fmt.Sprintf("[resource %s, %s, %d bytes]", uri, mime, decodedSize(b.Resource.Blob))
-	}
-	if b.Type == "" {
+	case "":
 		return fmt.Sprintf("[unreadable content, %d bytes]", len(b.raw))
 	}
 	return fmt.Sprintf("[content of type %s, %d bytes]", wire.Printable(b.Type, 40), len(b.raw))
@@ -148,21 +149,25 @@ func (b *contentBlock) linkLabel() string {
 	if b.Description == "" {
 		return label
 	}
-	return strings.TrimPrefix(label+": "+wire.Printable(b.Description, 500), ": ")
+	description := wire.Printable(b.Description, 500)
+	if label == "" {
+		return description
+	}
+	return label + ": " + description
 }
 
 // BlockText returns an MCP content block as text: a text block's text, or a placeholder for any other block (see
 // Part.Text). It returns an error if raw does not decode as a content block.
 func BlockText(raw json.RawMessage) (string, error) {
-	b, err := readBlock(wire.NewDecoder(raw), raw)
+	block, err := readBlock(wire.NewDecoder(raw), raw)
 	if err != nil {
 		return "", err
 	}
-	b.parseMembers()
-	if b.Type == "" {
+	block.parseMembers()
+	if block.Type == "" {
 		return "", errors.New("a member of the content block is missing or has the wrong type")
 	}
-	return b.placeholderText(), nil
+	return block.placeholderText(), nil
 }
 
 // decodedSize returns the number of bytes that the base64 text s decodes to.
@@ -183,9 +188,9 @@ func (b *contentBlock) binaryData() (blockType, mimeType, data string) {
 }
 
 // totalSize returns the total number of bytes in values.
-func totalSize(values []json.RawMessage) (n int) {
-	for _, v := range values {
-		n += len(v)
+func totalSize(values []json.RawMessage) (size int) {
+	for _, value := range values {
+		size += len(value)
 	}
-	return n
+	return size
 }

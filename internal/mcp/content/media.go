@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"mime"
+	"slices"
 	"strings"
 )
 
@@ -17,8 +18,8 @@ type Media struct {
 // media returns the block's image or audio, or nil if the block has neither.
 func (b *contentBlock) media() *Media {
 	blockType, mimeType, data := b.binaryData()
-	topLevel, _, _ := strings.Cut(strings.ToLower(mimeType), "/")
-	isMedia := blockType != "resource" || topLevel == "image" || topLevel == "audio"
+	topLevelType, _, _ := strings.Cut(strings.ToLower(mimeType), "/")
+	isMedia := blockType == "image" || blockType == "audio" || topLevelType == "image" || topLevelType == "audio"
 	if data == "" || !isMedia {
 		return nil
 	}
@@ -35,12 +36,7 @@ type mediaFormat struct {
 // matchPrefix returns a magic function that accepts any of the prefixes.
 func matchPrefix(prefixes ...string) func(string) bool {
 	return func(head string) bool {
-		for _, p := range prefixes {
-			if strings.HasPrefix(head, p) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(head, prefix) })
 	}
 }
 
@@ -111,17 +107,18 @@ func checkBase64(s string) (head string, err error) {
 	const chunk = 4 << 10 // characters, a multiple of 4
 	var encoded [chunk]byte
 	var decoded [chunk / 4 * 3]byte
-	for from := 0; from < len(s); from += chunk {
-		size := copy(encoded[:], s[from:])
-		n, err := base64.StdEncoding.Strict().Decode(decoded[:], encoded[:size])
+	for isFirst := true; len(s) > 0; isFirst = false {
+		size := copy(encoded[:], s)
+		s = s[size:]
+		decodedSize, err := base64.StdEncoding.Strict().Decode(decoded[:], encoded[:size])
 		if err != nil {
 			return "", err
 		}
-		if from == 0 {
-			head = string(decoded[:min(n, maxMagic)])
+		if isFirst {
+			head = string(decoded[:min(decodedSize, maxMagic)])
 		}
-		isLast := from+chunk >= len(s)
-		if !isLast && n < len(decoded) {
+		isPadded := decodedSize < len(decoded)
+		if isPadded && len(s) > 0 {
 			return "", errors.New("padding before the end")
 		}
 	}

@@ -3,7 +3,7 @@ package content
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"io"
 	"reflect"
 	"slices"
@@ -27,22 +27,22 @@ type Part struct {
 // empty.
 func (r *Result) Parts() []Part {
 	parts := make([]Part, 0, len(r.Content)+1)
-	omitStructured := r.Structured == nil
+	addStructured := r.Structured != nil
 	for _, b := range r.parsedBlocks() {
 		parts = append(parts, Part{Text: b.placeholderText(), Media: b.media()})
-		if !omitStructured && b.Type == "text" {
-			omitStructured = repeatsStructured(b.Text, r.Structured)
+		if addStructured && b.Type == "text" {
+			addStructured = !repeatsStructured(b.Text, r.Structured)
 		}
 	}
-	switch {
-	case omitStructured:
-	case len(parts) == 0:
-		parts = append(parts, Part{Text: string(r.Structured)})
-	default:
-		parts = append(parts, Part{Text: "Structured content: " + string(r.Structured)})
+	if addStructured {
+		heading := ""
+		if len(parts) > 0 {
+			heading = "Structured content: "
+		}
+		parts = append(parts, Part{Text: heading + string(r.Structured)})
 	}
-	// Some endpoints reject a result without text.
-	if !slices.ContainsFunc(parts, func(p Part) bool { return p.Text != "" }) {
+	hasText := slices.ContainsFunc(parts, func(p Part) bool { return p.Text != "" })
+	if !hasText { // some endpoints reject a result without text
 		parts = []Part{{Text: "(no content)"}}
 	}
 	if r.Violations != nil {
@@ -70,39 +70,39 @@ func repeatsStructured(text string, structured json.RawMessage) bool {
 		return true
 	}
 	if len(text) < len(structured)/8 {
-		return false // too short: escapes lengthen a text at most six times
+		return false // too short: escapes lengthen a text at most six times, and the wrapping is short
 	}
 	value, err := decodeJSON(structured)
 	if err != nil {
 		return false
 	}
-	var wrapped any
+	var wrapped any // the value in {"result": …}
 	isWrapped := false
-	if object, ok := value.(map[string]any); ok && len(object) == 1 {
+	if object, isObject := value.(map[string]any); isObject && len(object) == 1 {
 		wrapped, isWrapped = object["result"]
 	}
 	if isWrapped && wrapped == any(text) {
 		return true
 	}
-	decoded, err := decodeJSON([]byte(text))
+	valueOfText, err := decodeJSON([]byte(text))
 	if err != nil {
 		return false
 	}
-	return reflect.DeepEqual(decoded, value) || isWrapped && reflect.DeepEqual(decoded, wrapped)
+	return reflect.DeepEqual(valueOfText, value) || isWrapped && reflect.DeepEqual(valueOfText, wrapped)
 }
 
 // decodeJSON decodes raw, and returns an error unless raw is exactly one JSON value. It decodes numbers as json.Number,
 // so that different large integers do not compare as equal.
-func decodeJSON(raw []byte) (v any, err error) {
+func decodeJSON(raw []byte) (value any, _ error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
-	if err := dec.Decode(&v); err != nil {
+	if err := dec.Decode(&value); err != nil {
 		return nil, err
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return nil, fmt.Errorf("more than one value")
+		return nil, errors.New("text after the value")
 	}
-	return v, nil
+	return value, nil
 }
 
 // ListProblems returns the problems as a list with one line each, which begins with a dash. The result begins with a

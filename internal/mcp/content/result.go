@@ -62,7 +62,7 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	result := &Result{}
 	var isError, resultType json.RawMessage
 	dec := wire.NewDecoder(raw)
-	if err := wire.AtEnd(dec, wire.ReadObject(dec, func(name string) (err error) {
+	err := wire.ReadObject(dec, func(name string) (err error) {
 		switch name {
 		case "content":
 			return result.readBlocks(dec, raw)
@@ -76,12 +76,13 @@ func Decode(raw json.RawMessage) (*Result, error) {
 			err = dec.SkipValue()
 		}
 		return err
-	})); err != nil {
+	})
+	if err := wire.AtEnd(dec, err); err != nil {
 		return nil, &DecodeError{"its result does not decode", err}
 	}
 
-	typeName, ok := wire.Text(resultType)
-	if !ok {
+	typeName, isString := wire.Text(resultType)
+	if !isString {
 		return nil, &DecodeError{Reason: "its resultType is not a string"}
 	}
 	if err := checkComplete(typeName); err != nil {
@@ -101,14 +102,17 @@ func Decode(raw json.RawMessage) (*Result, error) {
 // list, so that of two members "content" the later one counts. null is an empty list. dec must be a decoder of raw.
 func (r *Result) readBlocks(dec *jsontext.Decoder, raw []byte) error {
 	r.Content, r.blocks = nil, nil
-	if dec.PeekKind() == 'n' { // null
+	if dec.PeekKind() == jsontext.KindNull {
 		return dec.SkipValue()
 	}
 	return wire.ReadArray(dec, func() error {
-		b, err := readBlock(dec, raw)
-		r.Content = append(r.Content, b.raw)
-		r.blocks = append(r.blocks, b)
-		return err
+		block, err := readBlock(dec, raw)
+		if err != nil {
+			return err
+		}
+		r.Content = append(r.Content, block.raw)
+		r.blocks = append(r.blocks, block)
+		return nil
 	})
 }
 
@@ -127,11 +131,11 @@ func DecodeResource(raw json.RawMessage) (*Result, error) {
 		return nil, err
 	}
 	result := &Result{}
-	for _, c := range decoded.Contents {
-		if len(c) == 0 || c[0] != '{' {
+	for _, contents := range decoded.Contents {
+		if len(contents) == 0 || contents[0] != '{' {
 			return nil, &DecodeError{Reason: "the contents of a resource are not objects"}
 		}
-		block, err := json.Marshal(map[string]any{"type": "resource", "resource": c})
+		block, err := json.Marshal(map[string]any{"type": "resource", "resource": contents})
 		if err != nil {
 			return nil, &DecodeError{"its resource does not encode", err}
 		}
@@ -179,10 +183,11 @@ func (e *DecodeError) Unwrap() error { return e.Err }
 //   - the text as a JSON string, if all content is text; it is "" if there is no content
 //   - the array of content blocks
 func (r *Result) Payload() json.RawMessage {
+	if r.Structured != nil {
+		return r.Structured
+	}
 	text, isText := r.textOnly()
 	switch {
-	case r.Structured != nil:
-		return r.Structured
 	case isText && len(r.Content) == 1:
 		return r.blocks[0].textJSON // the same value as text, without encoding it again
 	case isText:
@@ -196,13 +201,13 @@ func (r *Result) Size() int { return totalSize(r.Content) + len(r.Structured) }
 
 // IsText reports whether the result has only text blocks and no structured content. It is true for an empty result.
 func (r *Result) IsText() bool {
-	_, ok := r.textOnly()
-	return ok && r.Structured == nil
+	_, isText := r.textOnly()
+	return isText && r.Structured == nil
 }
 
-// textOnly returns the texts of the content blocks, joined by newlines. ok is false if any block is not text. Without
-// content, the result is "" and true.
-func (r *Result) textOnly() (text string, ok bool) {
+// textOnly returns the texts of the content blocks, joined by newlines. isText is false if any block is not text; text is
+// then "". Without content, the result is "" and true.
+func (r *Result) textOnly() (text string, isText bool) {
 	blocks := r.parsedBlocks()
 	texts := make([]string, len(blocks))
 	for i, b := range blocks {
@@ -216,18 +221,15 @@ func (r *Result) textOnly() (text string, ok bool) {
 
 // joinArray returns a JSON array of the values. It copies their bytes unchanged.
 func joinArray(values []json.RawMessage) json.RawMessage {
-	size := 2
-	for _, v := range values {
-		size += len(v) + 1
-	}
-	b := append(make([]byte, 0, size), '[')
-	for i, v := range values {
+	size := len("[]") + len(values) + totalSize(values) // with a comma for each value
+	joined := append(make([]byte, 0, size), '[')
+	for i, value := range values {
 		if i > 0 {
-			b = append(b, ',')
+			joined = append(joined, ',')
 		}
-		b = append(b, v...)
+		joined = append(joined, value...)
 	}
-	return append(b, ']')
+	return append(joined, ']')
 }
 
 // checkDepth returns a *DepthError if the structured content or a content block is nested deeper than MaxDepth, and

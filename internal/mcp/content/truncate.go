@@ -3,7 +3,6 @@ package content
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"unicode/utf8"
 
 	"answerd/internal/compute"
@@ -36,26 +35,27 @@ type Truncated struct {
 // kept only in the payload, and the content gets another third.
 func (r *Result) Truncate(opts TruncateOptions) Truncated {
 	defer compute.Begin(r.Size())()
-	content, hasOmissions := r.truncateContent(opts, math.MaxInt)
-	bounded := Truncated{Content: content, Structured: r.Structured, Incomplete: hasOmissions}
-	third := opts.MaxBytes / 3
-	contentLimit := opts.MaxBytes - 2*len(r.Structured)
+	structuredLimit := opts.MaxBytes / 3
+	hasLargeStructured := len(r.Structured) > structuredLimit
+	var contentLimit int
 	switch {
 	case r.Structured == nil:
 		contentLimit = opts.MaxBytes / 2
-	case len(r.Structured) > third:
-		contentLimit = third
-		bounded.Structured = nil
-		bounded.Incomplete = true
+	case hasLargeStructured:
+		contentLimit = opts.MaxBytes / 3
+	default:
+		contentLimit = opts.MaxBytes - 2*len(r.Structured)
 	}
-	if totalSize(content) > contentLimit {
-		bounded.Content, _ = r.truncateContent(opts, contentLimit)
-		bounded.Incomplete = true
+
+	content, isCut := r.limitContent(opts, contentLimit)
+	bounded := Truncated{Content: content, Structured: r.Structured, Incomplete: isCut || hasLargeStructured}
+	if hasLargeStructured {
+		bounded.Structured = nil
 	}
 	text, isText := r.textOnly()
 	switch {
 	case r.Structured != nil:
-		bounded.Payload = TruncateValue(r.Structured, third, opts.URL)
+		bounded.Payload = TruncateValue(r.Structured, structuredLimit, opts.URL)
 	case isText && !bounded.Incomplete:
 		bounded.Payload = r.Payload()
 	case isText:
@@ -67,19 +67,19 @@ func (r *Result) Truncate(opts TruncateOptions) Truncated {
 	return bounded
 }
 
-// truncateContent returns the content blocks in at most limit bytes, not counting the notes. truncated says whether
-// anything is omitted. Binary data of more than opts.MaxBinary is replaced by a link. The first block that does not fit
-// is shortened if it is text and more than minTextShown bytes remain. All blocks after it are omitted.
-func (r *Result) truncateContent(opts TruncateOptions, limit int) (out []json.RawMessage, truncated bool) {
-	out = make([]json.RawMessage, 0, len(r.Content))
+// limitContent returns the content blocks in at most limit bytes, not counting the notes. isCut says whether anything is
+// omitted. Binary data of more than opts.MaxBinary is replaced by a link. The first block that does not fit is shortened
+// if it is text and more than minTextShown bytes remain. All blocks after it are omitted.
+func (r *Result) limitContent(opts TruncateOptions, limit int) (limited []json.RawMessage, isCut bool) {
+	limited = make([]json.RawMessage, 0, len(r.Content))
 	for i, block := range r.parsedBlocks() {
 		raw := block.raw
 		if blockType, mimeType, data := block.binaryData(); len(data) > opts.MaxBinary {
 			raw = block.placeholderBlock(blockType, mimeType, decodedSize(data), opts.URL)
-			truncated = true
+			isCut = true
 		}
 		if len(raw) <= limit {
-			out = append(out, raw)
+			limited = append(limited, raw)
 			limit -= len(raw)
 			continue
 		}
@@ -87,15 +87,16 @@ func (r *Result) truncateContent(opts TruncateOptions, limit int) (out []json.Ra
 		isText := block.Type == "text" || block.Resource.Text != nil
 		if isText && limit > minTextShown {
 			text, _ := TruncateText(block.placeholderText(), limit, opts.URL)
-			out = append(out, TextBlock(text))
+			limited = append(limited, TextBlock(text))
 			omitted--
 		}
 		if omitted > 0 {
-			out = append(out, TextBlock(fmt.Sprintf("[cut here: %d content blocks are left out%s]", omitted, fullResultNote(opts.URL))))
+			note := fmt.Sprintf("[cut here: %d content blocks are left out%s]", omitted, fullResultNote(opts.URL))
+			limited = append(limited, TextBlock(note))
 		}
-		return out, true
+		return limited, true
 	}
-	return out, truncated
+	return limited, isCut
 }
 
 // minTextShown is the number of remaining bytes below which the beginning of a text is not worth showing.
@@ -136,11 +137,11 @@ func fullResultNote(url string) string {
 // longest prefix of whole runes that does, followed by a note with the text's size and, unless url is "", the URL of
 // the full text. limit does not include the note.
 func TruncateText(text string, limit int, url string) (_ string, truncated bool) {
-	n := fittingPrefix(text, limit)
-	if n == len(text) {
+	shown := fittingPrefix(text, limit)
+	if shown == len(text) {
 		return text, false
 	}
-	return text[:n] + fmt.Sprintf("\n[cut here: %d of %d bytes are shown%s]", n, len(text), fullResultNote(url)), true
+	return text[:shown] + fmt.Sprintf("\n[cut here: %d of %d bytes are shown%s]", shown, len(text), fullResultNote(url)), true
 }
 
 // TruncateValue returns value unchanged if it has at most limit bytes. Otherwise it returns a JSON string with the
@@ -163,24 +164,23 @@ func fittingPrefix(text string, limit int) int {
 	if len(text) <= limit/len(`\u0000`) {
 		return len(text) // it fits even if each byte is a control character
 	}
-	for i := 0; i < len(text); {
-		size, cost := 1, 1
-		c := text[i]
-		switch {
-		case c >= utf8.RuneSelf:
-			var r rune
-			r, size = utf8.DecodeRuneInString(text[i:])
-			cost = utf8.RuneLen(r) // invalid UTF-8 becomes U+FFFD
-		case c == '"', c == '\\', c == '\n', c == '\r', c == '\t', c == '\b', c == '\f':
-			cost = len(`\n`)
-		case c < ' ':
-			cost = len(`\u0000`)
-		}
-		limit -= cost
+	for i, r := range text {
+		limit -= quotedSize(r)
 		if limit < 0 {
 			return i
 		}
-		i += size
 	}
 	return len(text)
+}
+
+// quotedSize returns the number of bytes of r in a JSON string.
+func quotedSize(r rune) int {
+	switch r {
+	case '"', '\\', '\n', '\r', '\t', '\b', '\f':
+		return len(`\n`)
+	}
+	if r < ' ' {
+		return len(`\u0000`)
+	}
+	return utf8.RuneLen(r) // of U+FFFD for invalid UTF-8
 }

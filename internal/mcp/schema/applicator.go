@@ -20,18 +20,23 @@ func (w *validator) checkApplicators(n *node, v *value, loc *location, r *result
 		w.report(r, loc, violation{}, func() string { return "must not match the schema in not, got " + describeValue(v) })
 	}
 	if n.ifSchema != nil {
-		condition := w.validate(n.ifSchema, v, loc) // its problems are not problems of v
-		branch := n.elseSchema
-		if condition.isValid() {
-			r.evaluated.merge(&condition.evaluated)
-			branch = n.then
-		}
-		if branch != nil {
-			r.addSameValue(w.validate(branch, v, loc))
-		}
+		w.checkIf(n, v, loc, r)
 	}
 	if v.kind == object {
 		w.checkDependencies(n, v, loc, r)
+	}
+}
+
+// checkIf applies if, then and else. The problems of if are not problems of v.
+func (w *validator) checkIf(n *node, v *value, loc *location, r *result) {
+	condition := w.validate(n.ifSchema, v, loc)
+	branch := n.elseSchema
+	if condition.isValid() {
+		r.evaluated.merge(&condition.evaluated)
+		branch = n.then
+	}
+	if branch != nil {
+		r.addSameValue(w.validate(branch, v, loc))
 	}
 }
 
@@ -40,7 +45,8 @@ func (w *validator) checkApplicators(n *node, v *value, loc *location, r *result
 func (w *validator) checkAnyOf(n *node, v *value, loc *location, r *result) {
 	var invalid []result
 	for _, s := range n.anyOf {
-		if alternative := w.validate(s, v, loc); alternative.isValid() {
+		alternative := w.validate(s, v, loc)
+		if alternative.isValid() {
 			r.evaluated.merge(&alternative.evaluated)
 		} else {
 			invalid = append(invalid, alternative)
@@ -56,7 +62,8 @@ func (w *validator) checkOneOf(n *node, v *value, loc *location, r *result) {
 	var invalid []result
 	var valid []int // numbers of the alternatives, from 1
 	for i, s := range n.oneOf {
-		if alternative := w.validate(s, v, loc); alternative.isValid() {
+		alternative := w.validate(s, v, loc)
+		if alternative.isValid() {
 			valid = append(valid, i+1)
 			r.evaluated.merge(&alternative.evaluated)
 		} else {
@@ -76,20 +83,20 @@ func (w *validator) checkOneOf(n *node, v *value, loc *location, r *result) {
 // checkDependencies applies dependentRequired and dependentSchemas to the object v. In draft-07, dependencies serves
 // both purposes (draft-07, 6.5.7).
 func (w *validator) checkDependencies(n *node, v *value, loc *location, r *result) {
-	for _, dep := range n.dependencies {
-		if v.member(dep.name) == nil {
+	for _, d := range n.dependencies {
+		if v.member(d.name) == nil {
 			continue
 		}
-		for _, name := range dep.required {
+		for _, name := range d.required {
 			if !w.countSteps(1) {
 				return
 			}
 			if v.member(name) == nil {
-				w.reportMissing(r, loc, name, " (required with "+printable(dep.name, 60)+")")
+				w.reportMissing(r, loc, name, " (required with "+printable(d.name, 60)+")")
 			}
 		}
-		if dep.node != nil {
-			r.addSameValue(w.validate(dep.node, v, loc))
+		if d.node != nil {
+			r.addSameValue(w.validate(d.node, v, loc))
 		}
 	}
 }
@@ -102,26 +109,27 @@ func (w *validator) checkDependencies(n *node, v *value, loc *location, r *resul
 //   - the problems of the alternative that v was probably meant to match.
 func (w *validator) reportClosest(alternatives []result, v *value, loc *location, r *result) {
 	depth := loc.depth()
-	var expected kind
-	wrongType := 0 // number of alternatives that expect a type other than v's
-	var missing []string
+	var expectedTypes kind
+	typeMismatches := 0  // number of alternatives that expect a type other than v's
+	var missing []string // fields whose lack is the only problem for one of the alternatives
 	closest := alternatives[0]
-	for _, a := range alternatives {
-		first := a.problems[0]
+	for _, alternative := range alternatives {
+		first := alternative.problems[0]
+		isOfValue, isOfMember := first.depth == depth, first.depth == depth+1
 		switch {
-		case first.category == typeMismatch && first.depth == depth:
-			expected |= first.kinds
-			wrongType++
-		case first.category == missingField && first.depth == depth+1 && len(a.problems) == 1:
+		case first.category == typeMismatch && isOfValue:
+			expectedTypes |= first.kinds
+			typeMismatches++
+		case first.category == missingField && isOfMember && len(alternative.problems) == 1:
 			missing = append(missing, first.name)
 		}
-		if a.isCloser(closest, depth) {
-			closest = a
+		if alternative.isCloser(closest, depth) {
+			closest = alternative
 		}
 	}
 	switch {
-	case wrongType == len(alternatives):
-		w.reportType(r, loc, expected, v)
+	case typeMismatches == len(alternatives):
+		w.reportType(r, loc, expectedTypes, v)
 	case len(missing) == len(alternatives):
 		w.reportMissingOneOf(r, loc, missing)
 	default:
@@ -148,17 +156,17 @@ func (r result) penalty(depth int) int {
 	worst := 0
 	for _, p := range r.problems {
 		weight := 0
-		deeper := p.depth - depth
+		isOfValue, isOfMember := p.depth == depth, p.depth == depth+1
 		switch {
-		case p.category == typeMismatch && deeper == 0:
+		case p.category == typeMismatch && isOfValue:
 			weight = 5
-		case p.category == enumMismatch && deeper <= 1:
+		case p.category == enumMismatch && (isOfValue || isOfMember):
 			weight = 4
-		case p.category == typeMismatch && deeper == 1:
+		case p.category == typeMismatch && isOfMember:
 			weight = 3
-		case p.category == unexpectedField && deeper == 1:
+		case p.category == unexpectedField && isOfMember:
 			weight = 2
-		case p.category == missingField && deeper == 1:
+		case p.category == missingField && isOfMember:
 			weight = 1
 		}
 		worst = max(worst, weight)

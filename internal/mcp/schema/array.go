@@ -1,10 +1,8 @@
 package schema
 
 import (
-	"encoding/binary"
 	"fmt"
 	"hash/maphash"
-	"math"
 )
 
 // checkArray applies n's keywords for arrays to v (draft 2020-12 core, 10.3.1; validation, 6.4). It adds the problems
@@ -45,10 +43,10 @@ func (w *validator) checkArray(n *node, v *value, loc *location, r *result) {
 // checkContains applies contains, minContains and maxContains. n.contains must not be nil: without contains, the other
 // two keywords have no effect (draft 2020-12 validation, 6.4.4 and 6.4.5).
 func (w *validator) checkContains(n *node, v *value, loc *location, r *result) {
-	found := 0
+	matches := 0
 	for i, item := range v.items {
 		if w.isValid(n.contains, item) {
-			found++
+			matches++
 			if w.schema.tracksEvaluated {
 				r.evaluated.addItem(i)
 			}
@@ -58,7 +56,7 @@ func (w *validator) checkContains(n *node, v *value, loc *location, r *result) {
 	if n.minContains != nil {
 		minContains = *n.minContains
 	}
-	w.checkCount(&minContains, n.maxContains, found, "matching item", loc, r)
+	w.checkCount(&minContains, n.maxContains, matches, "matching item", loc, r)
 }
 
 // checkUnique applies uniqueItems, and reports only the first pair of equal items. Comparing all pairs would be
@@ -67,20 +65,23 @@ func (w *validator) checkContains(n *node, v *value, loc *location, r *result) {
 // hash. Each comparison therefore counts as steps.
 func (w *validator) checkUnique(v *value, loc *location, r *result) {
 	seed := maphash.MakeSeed()
-	indexes := make(map[uint64][]int, len(v.items)) // from a hash to the items with it
+	indexes := make(map[uint64][]int, len(v.items)) // of the items so far, by their hash
 	for i, item := range v.items {
-		var h maphash.Hash
-		h.SetSeed(seed)
-		if !w.countSteps(item.hashInto(&h)) {
+		var hash maphash.Hash
+		hash.SetSeed(seed)
+		valueCount := item.hashInto(&hash)
+		if !w.countSteps(valueCount) {
 			return
 		}
-		sum := h.Sum64()
-		for _, j := range indexes[sum] {
+		sum := hash.Sum64()
+		for _, earlier := range indexes[sum] {
 			if !w.countSteps(1 + len(item.items)) {
 				return
 			}
-			if equalValues(v.items[j], item) {
-				w.report(r, loc, violation{}, func() string { return fmt.Sprintf("items %d and %d are equal, all must differ", j, i) })
+			if equalValues(v.items[earlier], item) {
+				w.report(r, loc, violation{}, func() string {
+					return fmt.Sprintf("items %d and %d are equal, all must differ", earlier, i)
+				})
 				return
 			}
 		}
@@ -89,46 +90,33 @@ func (w *validator) checkUnique(v *value, loc *location, r *result) {
 }
 
 // hashInto writes v to hash, so that equal values get equal hashes. It returns the number of values in v, including v
-// itself. It writes the length of each string and array first. Otherwise ["ab","c"] and ["a","bc"] would be the same
-// bytes, and have equal hashes with every seed.
-func (v *value) hashInto(hash *maphash.Hash) int {
-	steps := 1
+// itself. It writes the length of each array first. Otherwise [["a"],"b"] and [["a","b"]] would write the same data, and
+// an attacker could choose values with equal hashes without knowing the seed.
+func (v *value) hashInto(hash *maphash.Hash) (valueCount int) {
+	valueCount = 1
 	_ = hash.WriteByte(byte(v.kind))
 	switch v.kind {
 	case integer, fraction:
-		hashNumber(hash, math.Float64bits(v.float+0)) // adding 0 turns -0 into 0, which is equal
+		maphash.WriteComparable(hash, v.float)
 	case text:
-		hashText(hash, v.text)
+		maphash.WriteComparable(hash, v.text)
 	case array:
-		hashNumber(hash, uint64(len(v.items)))
+		maphash.WriteComparable(hash, len(v.items))
 		for _, item := range v.items {
-			steps += item.hashInto(hash)
+			valueCount += item.hashInto(hash)
 		}
 	case object:
 		var sum uint64 // of the members' hashes, because a sum does not depend on their order
 		for i, name := range v.names {
 			var member maphash.Hash
 			member.SetSeed(hash.Seed())
-			hashText(&member, name)
-			steps += v.items[i].hashInto(&member)
+			maphash.WriteComparable(&member, name)
+			valueCount += v.items[i].hashInto(&member)
 			sum += member.Sum64()
 		}
-		hashNumber(hash, sum)
-	case null, boolean:
-		_ = hash.WriteByte(v.raw[0])
+		maphash.WriteComparable(hash, sum)
+	case boolean:
+		maphash.WriteComparable(hash, v.isTrue())
 	}
-	return steps
-}
-
-// hashText writes the length of s and then s to h.
-func hashText(h *maphash.Hash, s string) {
-	hashNumber(h, uint64(len(s)))
-	_, _ = h.WriteString(s)
-}
-
-// hashNumber writes n to h.
-func hashNumber(h *maphash.Hash, n uint64) {
-	var b [8]byte
-	binary.LittleEndian.PutUint64(b[:], n)
-	_, _ = h.Write(b[:])
+	return valueCount
 }

@@ -32,37 +32,36 @@ func Bounded(raw json.RawMessage) (json.RawMessage, error) {
 	if wire.Depth(raw) > MaxDepth {
 		return nil, fmt.Errorf("is nested deeper than %d levels", MaxDepth)
 	}
-	var b bytes.Buffer
-	if err := json.Compact(&b, raw); err != nil {
+	var compacted bytes.Buffer
+	if err := json.Compact(&compacted, raw); err != nil {
 		return nil, err
 	}
-	return b.Bytes(), nil
+	return compacted.Bytes(), nil
 }
 
 // BoundedObject is like Bounded, for the schema of tool arguments or of a form, which must be objects. Model providers
 // require the type "object", so BoundedObject adds it if raw has no type, or is empty or null. It returns an error if
 // raw has another type. Like those of Bounded, its errors have no subject.
 func BoundedObject(raw json.RawMessage) (json.RawMessage, error) {
-	s, err := Bounded(raw)
+	bounded, err := Bounded(raw)
 	if err != nil {
 		return nil, err
 	}
-	if s == nil {
+	if bounded == nil || string(bounded) == "{}" {
 		return json.RawMessage(`{"type":"object"}`), nil
 	}
-	var head struct {
+	var decoded struct {
 		Type json.RawMessage `json:"type"`
 	}
-	if err := json.Unmarshal(s, &head); err != nil {
+	if err := json.Unmarshal(bounded, &decoded); err != nil {
 		return nil, fmt.Errorf("does not decode: %w", err)
 	}
 	switch {
-	case string(head.Type) == `"object"`:
-		return s, nil
-	case head.Type != nil:
+	case string(decoded.Type) == `"object"`:
+		return bounded, nil
+	case decoded.Type != nil:
 		return nil, errors.New("is not of type object")
-	case string(s) == "{}":
-		return json.RawMessage(`{"type":"object"}`), nil
 	}
-	return append(json.RawMessage(`{"type":"object",`), s[1:]...), nil
+	membersAndEnd := bounded[len("{"):]
+	return append(json.RawMessage(`{"type":"object",`), membersAndEnd...), nil
 }

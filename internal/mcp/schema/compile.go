@@ -93,13 +93,13 @@ func (c *compiler) collectSchemas(v *value) error {
 			return err
 		}
 	}
-	if p := v.keyword("patternProperties"); p != nil {
-		if err := c.compilePropertyPatterns(p.names); err != nil {
+	if patternProperties := v.keyword("patternProperties"); patternProperties != nil {
+		if err := c.compilePropertyPatterns(patternProperties.names); err != nil {
 			return err
 		}
 	}
-	for _, s := range subschemas(v) {
-		if err := c.collectSchemas(s); err != nil {
+	for _, subschema := range subschemas(v) {
+		if err := c.collectSchemas(subschema); err != nil {
 			return err
 		}
 	}
@@ -158,7 +158,7 @@ type node struct {
 // pattern is a compiled regular expression and its number of states.
 type pattern struct {
 	*regexp.Regexp
-	size int
+	states int
 }
 
 // patternNode is the schema for all properties whose names match pattern.
@@ -186,12 +186,12 @@ func (c *compiler) buildNode(n *node, v *value) {
 		n.alwaysFalse = !v.isTrue()
 		return
 	}
-	if t := v.keyword("type"); t != nil {
-		n.kinds = namedKinds(t)
+	if types := v.keyword("type"); types != nil {
+		n.kinds = namedKinds(types)
 	}
-	if e := v.keyword("enum"); e != nil {
-		n.enum = e.items
-		n.alwaysFalse = n.alwaysFalse || len(e.items) == 0
+	if enum := v.keyword("enum"); enum != nil {
+		n.enum = enum.items
+		n.alwaysFalse = len(enum.items) == 0
 	}
 	n.constant = v.member("const")
 	n.minimum, n.exclusiveMinimum = bounds(v.keyword("minimum"), v.keyword("exclusiveMinimum"))
@@ -227,16 +227,17 @@ func bounds(bound, exclusive *value) (inclusiveBound, exclusiveBound *value) {
 	return bound, nil
 }
 
-// namedKinds returns the types in t, the value of the keyword type. If it has an unknown type, namedKinds returns 0,
-// which restricts nothing: some MCP servers write "any" or "date", and only they know which values they accept.
-func namedKinds(t *value) (kinds kind) {
-	names := t.items
-	if t.kind == text {
-		names = []*value{t}
+// namedKinds returns the types in types, the value of the keyword type: a name or a list of names. If it has an unknown
+// type, namedKinds returns 0, which restricts nothing: some MCP servers write "any" or "date", and only they know which
+// values they accept.
+func namedKinds(types *value) (kinds kind) {
+	names := types.items
+	if types.kind == text {
+		names = []*value{types}
 	}
 	for _, name := range names {
-		named, exists := kindNames[name.text]
-		if !exists {
+		named, isKnown := kindNames[name.text]
+		if !isKnown {
 			return 0
 		}
 		kinds |= named
@@ -253,34 +254,34 @@ func (c *compiler) buildArray(n *node, v *value) {
 	n.unique = unique != nil && unique.isTrue()
 	n.unevaluatedItems = c.childSchema(v, "unevaluatedItems")
 	items := v.keyword("items")
-	switch {
-	case !c.draft7:
-		n.prefix = c.childSchemas(v, "prefixItems")
-		n.items = c.childSchema(v, "items")
-	case items != nil && items.kind == array:
+	isTuple := c.draft7 && items != nil && items.kind == array
+	if isTuple {
 		// In draft-07, a list in items means what prefixItems means today (6.4.1).
 		n.prefix = c.childSchemas(v, "items")
 		n.items = c.childSchema(v, "additionalItems")
-	default:
-		n.items = c.childSchema(v, "items")
+		return
+	}
+	n.items = c.childSchema(v, "items")
+	if !c.draft7 {
+		n.prefix = c.childSchemas(v, "prefixItems")
 	}
 }
 
 // buildObject sets the fields of n for v's keywords for objects.
 func (c *compiler) buildObject(n *node, v *value) {
-	if p := v.keyword("properties"); p != nil {
-		n.properties = make(map[string]*node, len(p.names))
-		for i, name := range p.names {
-			if s := c.nodes[p.items[i]]; s != nil {
-				n.properties[name] = s
+	if properties := v.keyword("properties"); properties != nil {
+		n.properties = make(map[string]*node, len(properties.names))
+		for i, name := range properties.names {
+			if schema := c.nodes[properties.items[i]]; schema != nil {
+				n.properties[name] = schema
 				n.names = append(n.names, name)
 			}
 		}
 	}
-	if p := v.keyword("patternProperties"); p != nil {
-		for i, expression := range p.names {
-			if s := c.nodes[p.items[i]]; s != nil {
-				n.patterns = append(n.patterns, patternNode{c.patterns[expression], s})
+	if patterns := v.keyword("patternProperties"); patterns != nil {
+		for i, expression := range patterns.names {
+			if schema := c.nodes[patterns.items[i]]; schema != nil {
+				n.patterns = append(n.patterns, patternNode{c.patterns[expression], schema})
 			}
 		}
 	}
@@ -295,18 +296,18 @@ func (c *compiler) buildObject(n *node, v *value) {
 // buildDependencies sets n.dependencies from v's dependentRequired and dependentSchemas. In draft-07 it uses
 // dependencies instead, whose members are schemas or lists of names (draft-07, 6.5.7).
 func (c *compiler) buildDependencies(n *node, v *value) {
-	names := []string{"dependentRequired", "dependentSchemas"}
+	keywords := []string{"dependentRequired", "dependentSchemas"}
 	if c.draft7 {
-		names = []string{"dependencies"}
+		keywords = []string{"dependencies"}
 	}
-	for _, keyword := range names {
-		d := v.keyword(keyword)
-		if d == nil {
+	for _, keyword := range keywords {
+		dependencies := v.keyword(keyword)
+		if dependencies == nil {
 			continue
 		}
-		for i, name := range d.names {
+		for i, name := range dependencies.names {
 			n.dependencies = append(n.dependencies, dependency{
-				name: name, required: d.keywordStrings(name), node: c.nodes[d.items[i]],
+				name: name, required: dependencies.keywordStrings(name), node: c.nodes[dependencies.items[i]],
 			})
 		}
 	}
@@ -327,42 +328,42 @@ func (c *compiler) childSchemas(v *value, name string) []*node {
 	if list == nil || list.kind != array {
 		return nil
 	}
-	var out []*node
-	for _, s := range list.items {
-		if n := c.nodes[s]; n != nil {
-			out = append(out, n)
+	var schemas []*node
+	for _, item := range list.items {
+		if schema := c.nodes[item]; schema != nil {
+			schemas = append(schemas, schema)
 		}
 	}
-	return out
+	return schemas
 }
 
 // keywordCount returns the integer value of the keyword name, or nil if v lacks the keyword. It relies on
 // checkKeywords, which has checked that the value is an integer of at most maxCount.
 func (v *value) keywordCount(name string) *int {
-	k := v.keyword(name)
-	if k == nil {
+	given := v.keyword(name)
+	if given == nil {
 		return nil
 	}
-	n := int(k.float)
-	return &n
+	count := int(given.float)
+	return &count
 }
 
 // keywordStrings returns the strings in the keyword name, in order and without duplicates. It returns nil if v lacks
 // the keyword or its value is not a list.
 func (v *value) keywordStrings(name string) []string {
-	k := v.keyword(name)
-	if k == nil || k.kind != array {
+	list := v.keyword(name)
+	if list == nil || list.kind != array {
 		return nil
 	}
-	var out []string
-	seen := make(map[string]bool, len(k.items))
-	for _, s := range k.items {
-		if !seen[s.text] {
-			seen[s.text] = true
-			out = append(out, s.text)
+	var distinct []string
+	seen := make(map[string]bool, len(list.items))
+	for _, item := range list.items {
+		if !seen[item.text] {
+			seen[item.text] = true
+			distinct = append(distinct, item.text)
 		}
 	}
-	return out
+	return distinct
 }
 
 // maxCost is the largest cost of a node (see node.cost) that checkCost accepts.
@@ -394,27 +395,27 @@ func (c *compiler) checkCost() error {
 // Meeting such a node again means that it leads back to itself.
 func (n *node) cost(costs map[*node]int) (int, error) {
 	const inProgress = -1
-	known := costs[n]
+	cached := costs[n] // 0: not computed yet
 	switch {
-	case known == inProgress:
+	case cached == inProgress:
 		return 0, errEndlessReference
-	case known > 0:
-		return known, nil
+	case cached > 0:
+		return cached, nil
 	}
 	costs[n] = inProgress
-	sum := 1
+	total := 1 // for n itself
 	for _, s := range n.sameValueNodes() {
-		more, err := s.cost(costs)
+		cost, err := s.cost(costs)
 		if err != nil {
 			return 0, err
 		}
-		sum += more
-		if sum > maxCost {
+		total += cost
+		if total > maxCost {
 			return 0, errTooManyAlternatives
 		}
 	}
-	costs[n] = sum
-	return sum, nil
+	costs[n] = total
+	return total, nil
 }
 
 // sameValueNodes returns the nodes of the schemas in n that check the same value as n, rather than an item or a member

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
-	"unicode/utf8"
+
+	"answerd/internal/mcp/wire"
 )
 
 // maxQuoted is the maximum number of a value's bytes that a problem's text quotes.
@@ -26,10 +27,14 @@ func (k kind) String() string {
 			k &^= named.kind
 		}
 	}
-	if n := len(names); n > 1 {
-		return strings.Join(names[:n-1], ", ") + " or " + names[n-1]
+	if len(names) == 0 {
+		return ""
 	}
-	return strings.Join(names, "")
+	last := len(names) - 1
+	if last == 0 {
+		return names[0]
+	}
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // describeValue describes a value in words: string "x", number 3.7, array of 2 items.
@@ -60,24 +65,24 @@ func literalOf(v *value) string {
 // literalText returns s as a JSON string. If s is longer than maxQuoted bytes, the result has only its beginning,
 // followed by the length of s.
 func literalText(s string) string {
-	var b strings.Builder
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // a model reads the text, not a browser
-	_ = enc.Encode(truncate(s, maxQuoted))
-	quoted := strings.TrimSpace(b.String())
+	var encoded strings.Builder
+	encoder := json.NewEncoder(&encoded)
+	encoder.SetEscapeHTML(false)                    // a model reads the text, not a browser
+	_ = encoder.Encode(wire.Truncate(s, maxQuoted)) // cannot fail for a string
+	quoted := strings.TrimSpace(encoded.String())
 	if len(s) > maxQuoted {
 		return fmt.Sprintf("%s… (%d bytes)", quoted, len(s))
 	}
 	return quoted
 }
 
-// countOf returns n followed by the noun what, in the plural unless n is 1: "1 item" or "2 items". It forms the plural
-// by adding an "s".
-func countOf(n int, what string) string {
+// countOf returns n followed by noun, in the plural unless n is 1: "1 item" or "2 items". It forms the plural by adding
+// an "s".
+func countOf(n int, noun string) string {
 	if n != 1 {
-		what += "s"
+		noun += "s"
 	}
-	return fmt.Sprintf("%d %s", n, what)
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // printable makes s, which may come from an untrusted value or schema, safe for a log or a prompt. It returns at most
@@ -89,21 +94,9 @@ func printable(s string, n int) string {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(truncate(s, n), ""))
+	}, strings.ToValidUTF8(wire.Truncate(s, n), ""))
 	if len(s) > n {
 		return short + "…"
 	}
 	return short
-}
-
-// truncate returns at most the first n bytes of s. It cuts at the start of a UTF-8 sequence, so it may return a few
-// bytes fewer.
-func truncate(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"answerd/internal/mcp/wire"
 )
 
 // Excerpt shortens a schema for a model that has to correct a value with the given problems. The excerpt has only the
@@ -17,12 +19,9 @@ func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
 		return ""
 	}
 	if properties := tree.keyword("properties"); properties != nil && properties.kind == object {
-		selected, _ := parseJSON(properties.selectMembers(func(name string) bool {
-			return slices.ContainsFunc(problems, func(p Problem) bool {
-				first, _, _ := strings.Cut(strings.TrimPrefix(p.Pointer, "/"), "/")
-				return first == pointerEscaper.Replace(name)
-			})
-		}), lastDuplicateWins)
+		selected := properties.selectMembers(func(name string) bool {
+			return slices.ContainsFunc(problems, func(p Problem) bool { return p.isWithin(name) })
+		})
 		tree = tree.withItems(slices.Clone(tree.items))
 		tree.items[slices.Index(tree.names, "properties")] = selected.withPositionOf(properties)
 		excerpt := tree.appendJSON(nil)
@@ -30,22 +29,25 @@ func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
 			return fmt.Sprintf("%s [%d of %d fields are shown]", excerpt, len(selected.names), len(properties.names))
 		}
 	}
-	beginning := truncate(string(raw), n)
+	beginning := wire.Truncate(string(raw), n)
 	return fmt.Sprintf("%s [truncated: %d of %d bytes are shown]", beginning, len(beginning), len(raw))
 }
 
-// selectMembers returns the object v as JSON, with only those members for whose names selected returns true.
-func (v *value) selectMembers(selected func(string) bool) []byte {
-	out := []byte{'{'}
+// isWithin reports whether the problem concerns the property called name of the whole value, or a part of it.
+func (p Problem) isWithin(name string) bool {
+	property, _, _ := strings.Cut(strings.TrimPrefix(p.Pointer, "/"), "/")
+	return property == pointerEscaper.Replace(name)
+}
+
+// selectMembers returns a copy of the object v with only those members for whose names isSelected returns true.
+func (v *value) selectMembers(isSelected func(name string) bool) *value {
+	var members []string
 	for i, name := range v.names {
-		if !selected(name) {
-			continue
+		if isSelected(name) {
+			quoted, _ := json.Marshal(name) // cannot fail for a string
+			members = append(members, string(quoted)+":"+string(v.items[i].raw))
 		}
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		quoted, _ := json.Marshal(name)
-		out = append(append(append(out, quoted...), ':'), v.items[i].raw...)
 	}
-	return append(out, '}')
+	selected, _ := parseJSON([]byte("{"+strings.Join(members, ",")+"}"), lastDuplicateWins) // cannot fail: v was parsed, too
+	return selected
 }

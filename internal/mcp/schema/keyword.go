@@ -62,20 +62,18 @@ var (
 	}
 )
 
-// findMismatch returns v, or the first value in the list or object v, that has none of the types in s. A countValue
+// findMismatch returns v, or the first value in the list or object v, that has none of the given types. A countValue
 // above maxCount is also a mismatch. It returns nil if all values match. It does not look into schemas, because
 // checkKeywords is called for each of them separately.
-func (s keywordType) findMismatch(v *value) *value {
-	s &= typesOf[v.kind] // the types that remain possible
-	isTooLarge := s == countValue && math.Abs(v.float) > maxCount
-	if s == 0 || isTooLarge {
+func (types keywordType) findMismatch(v *value) *value {
+	possible := types & typesOf[v.kind] // those that a value of v's kind may have
+	isTooLarge := possible == countValue && math.Abs(v.float) > maxCount
+	if possible == 0 || isTooLarge {
 		return v
 	}
-	if s&oneSchema != 0 {
-		return nil
-	}
-	elementTypes := s.elementTypes()
-	if elementTypes == 0 {
+	elementTypes := possible.elementTypes()
+	isSchema := possible&oneSchema != 0
+	if isSchema || elementTypes == 0 {
 		return nil
 	}
 	for _, item := range v.items {
@@ -86,16 +84,16 @@ func (s keywordType) findMismatch(v *value) *value {
 	return nil
 }
 
-// elementTypes returns the types that the items or members of a value may have if the value's type is in s. It returns
-// 0 if the items may have any type, or if no type in s has items. The result can have several types: in draft-07, a
-// member of dependencies is a schema or a list of strings.
-func (s keywordType) elementTypes() (types keywordType) {
+// elementTypes returns the types that the items or members of a value may have if the value's type is in types. It
+// returns 0 if the items may have any type, or if no type in types has items. The result can have several types: in
+// draft-07, a member of dependencies is a schema or a list of strings.
+func (types keywordType) elementTypes() (found keywordType) {
 	for outer, inner := range elementType {
-		if s&outer != 0 {
-			types |= inner
+		if types&outer != 0 {
+			found |= inner
 		}
 	}
-	return types
+	return found
 }
 
 // checkKeywords returns an error if a keyword of the schema v has a value of the wrong type.
@@ -124,9 +122,11 @@ func subschemas(v *value) []*value {
 	for i, name := range v.names {
 		given, allowed := v.items[i], keywords[name]
 		isOverridden := given != v.member(name) // by a later member with the same name
+		isList := allowed&schemaList != 0 && given.kind == array
+		isMap := allowed&schemaMap != 0 && given.kind == object
 		switch {
 		case isOverridden:
-		case allowed&schemaList != 0 && given.kind == array, allowed&schemaMap != 0 && given.kind == object:
+		case isList || isMap:
 			found = append(found, given.items...)
 		case allowed&oneSchema != 0:
 			found = append(found, given)
@@ -145,10 +145,11 @@ func (v *value) isTrue() bool { return v.kind == boolean && v.raw[0] == 't' }
 // keyword returns the value of the keyword name, or nil if v lacks the keyword or its value is null. Null counts as
 // absent, because schema generators write null for absent values. Use member to read const, for which null is a value.
 func (v *value) keyword(name string) *value {
-	if k := v.member(name); k != nil && k.kind != null {
-		return k
+	given := v.member(name)
+	if given == nil || given.kind == null {
+		return nil
 	}
-	return nil
+	return given
 }
 
 // keywordString returns the string value of the keyword name, or "" if v lacks the keyword or its value is not a

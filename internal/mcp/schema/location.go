@@ -3,6 +3,8 @@ package schema
 import (
 	"strconv"
 	"strings"
+
+	"answerd/internal/mcp/wire"
 )
 
 // location is the place of a value within the checked value: an item or a member of the value at parent. The nil
@@ -36,7 +38,7 @@ func (l *location) depth() int {
 func (l *location) pointer() string {
 	var b strings.Builder
 	l.writePointer(&b)
-	return truncate(b.String(), maxPointer)
+	return wire.Truncate(b.String(), maxPointer)
 }
 
 // pointerEscaper escapes a member's name for a JSON pointer (RFC 6901 section 3).

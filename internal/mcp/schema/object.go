@@ -41,27 +41,28 @@ func (w *validator) checkMember(n *node, v *value, i int, loc *location, r *resu
 	name, member := v.names[i], v.items[i]
 	memberLoc := loc.member(name)
 	if n.propertyNames != nil {
-		checkedName := w.validate(n.propertyNames, &value{kind: text, text: name}, memberLoc)
-		if !checkedName.isValid() {
+		nameResult := w.validate(n.propertyNames, &value{kind: text, text: name}, memberLoc)
+		if !nameResult.isValid() {
 			w.report(r, memberLoc, violation{category: unexpectedField}, func() string {
-				return "the name of the field is invalid: " + checkedName.problems[0].detail
+				return "the name of the field is invalid: " + nameResult.problems[0].detail
 			})
 		}
 	}
-	known := false
+	isDefined := false // by properties or patternProperties
 	w.eachPropertySchema(n, name, func(s *node) {
-		known = true
+		isDefined = true
 		r.add(w.validate(s, member, memberLoc))
 	})
 	switch {
-	case known:
-	case n.additionalProperties != nil && n.additionalProperties.alwaysFalse:
+	case isDefined:
+		if w.schema.tracksEvaluated {
+			r.evaluated.addProperty(name)
+		}
+	case n.additionalProperties == nil:
+	case n.additionalProperties.alwaysFalse:
 		w.reportUnexpected(r, loc, name, n, v)
-	case n.additionalProperties != nil:
+	default:
 		r.add(w.validate(n.additionalProperties, member, memberLoc))
-	}
-	if known && w.schema.tracksEvaluated {
-		r.evaluated.addProperty(name)
 	}
 }
 

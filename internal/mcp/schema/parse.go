@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"answerd/internal/mcp/wire"
 )
 
 // duplicatePolicy says how parseJSON treats an object with two members of the same name.
@@ -27,15 +29,15 @@ func parseJSON(raw []byte, duplicates duplicatePolicy) (*value, *Problem) {
 	if !utf8.Valid(raw) {
 		return nil, &Problem{Detail: "is not valid UTF-8"}
 	}
-	in := jsontext.NewDecoder(bytes.NewBuffer(raw),
+	decoder := jsontext.NewDecoder(bytes.NewBuffer(raw),
 		jsontext.AllowDuplicateNames(duplicates == lastDuplicateWins),
 		jsontext.AllowInvalidUTF8(true)) // accept an unpaired surrogate, such as "\ud800"
-	p := parser{src: raw, in: in}
+	p := parser{source: raw, decoder: decoder}
 	v, problem := p.readValue(0)
 	if problem != nil {
 		return nil, problem
 	}
-	if _, err := p.in.ReadToken(); err != io.EOF {
+	if _, err := p.decoder.ReadToken(); err != io.EOF {
 		return nil, decoderProblem(err)
 	}
 	return v, nil
@@ -43,53 +45,59 @@ func parseJSON(raw []byte, duplicates duplicatePolicy) (*value, *Problem) {
 
 // parser decodes one JSON text.
 type parser struct {
-	src   []byte            // the whole text
-	in    *jsontext.Decoder // of src
-	count int               // number of values read so far
+	source  []byte            // the whole text
+	decoder *jsontext.Decoder // of source
+	count   int               // number of values read so far
 }
 
 // decoderProblem converts an error of the decoder to a Problem. The error is nil if a second value follows the first
 // one.
 func decoderProblem(err error) *Problem {
 	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok && e.Err == jsontext.ErrDuplicateName {
-		return &Problem{truncate(string(e.JSONPointer), maxPointer), "is written twice"}
+		return &Problem{wire.Truncate(string(e.JSONPointer), maxPointer), "is written twice"}
 	}
 	return &Problem{Detail: "is not valid JSON"}
 }
 
-// readValue reads the next value and all values within it. base is the offset of the enclosing value in p.src, to which
-// the new value's own offset is relative.
+// readValue reads the next value and all values within it. base is the offset in p.source of the value that encloses the
+// new one, whose own offset is relative to it.
 func (p *parser) readValue(base int) (*value, *Problem) {
 	p.count++
 	if p.count > maxValues {
 		return nil, &Problem{Detail: fmt.Sprintf("has more than %d values in it", maxValues)}
 	}
-	if p.in.StackDepth() > maxDepth {
+	if p.decoder.StackDepth() > maxDepth {
 		return nil, &Problem{Detail: fmt.Sprintf("is nested deeper than %d levels", maxDepth)}
 	}
-	v := &value{}
-	first := p.in.PeekKind()
-	if first == '{' || first == '[' {
-		return p.readItems(v, first, base)
+	switch p.decoder.PeekKind() {
+	case jsontext.KindBeginObject:
+		return p.readItems(object, jsontext.KindEndObject, base)
+	case jsontext.KindBeginArray:
+		return p.readItems(array, jsontext.KindEndArray, base)
 	}
-	raw, err := p.in.ReadValue()
+	return p.readScalar(base)
+}
+
+// readScalar reads a value that is neither an object nor an array. base is that of readValue.
+func (p *parser) readScalar(base int) (*value, *Problem) {
+	raw, err := p.decoder.ReadValue()
 	if err != nil {
 		return nil, decoderProblem(err)
 	}
-	p.setRaw(v, base, int(p.in.InputOffset())-len(raw))
-
-	switch first {
-	case 'n':
+	v := &value{}
+	p.setRaw(v, base, int(p.decoder.InputOffset())-len(raw))
+	switch raw.Kind() {
+	case jsontext.KindNull:
 		v.kind = null
-	case 't', 'f':
+	case jsontext.KindTrue, jsontext.KindFalse:
 		v.kind = boolean
-	case '"':
+	case jsontext.KindString:
 		v.kind = text
 		unquoted, _ := jsontext.AppendUnquote(nil, raw) // cannot fail: the decoder has checked it
 		v.text = string(unquoted)
-	case '0':
+	case jsontext.KindNumber:
 		if v.float, err = strconv.ParseFloat(string(raw), 64); err != nil {
-			return nil, &Problem{truncate(string(p.in.StackPointer()), maxPointer), "is a number that is out of range"}
+			return nil, &Problem{wire.Truncate(string(p.decoder.StackPointer()), maxPointer), "is a number that is out of range"}
 		}
 		v.kind = fraction
 		if isInteger(string(raw), v.float) {
@@ -99,21 +107,19 @@ func (p *parser) readValue(base int) (*value, *Problem) {
 	return v, nil
 }
 
-// readItems reads an array or an object into v, which must be empty, and returns v. first is the opening bracket. As in
-// readValue, base is the offset of the enclosing value.
-func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Problem) {
-	v.kind = array
-	if first == '{' {
-		v.kind = object
+// readItems reads a value of the given kind, array or object, with everything in it. end is its closing bracket. base is
+// that of readValue.
+func (p *parser) readItems(kind kind, end jsontext.Kind, base int) (*value, *Problem) {
+	if _, err := p.decoder.ReadToken(); err != nil { // the opening bracket
+		return nil, decoderProblem(err)
 	}
-
-	_, err := p.in.ReadToken()
-	start := int(p.in.InputOffset()) - 1
-	for err == nil && p.in.PeekKind() != first+2 { // in ASCII, the closing bracket is 2 after the opening one
-		if v.kind == object {
-			var name jsontext.Token
-			if name, err = p.in.ReadToken(); err != nil {
-				break
+	v := &value{kind: kind}
+	start := int(p.decoder.InputOffset()) - len("[")
+	for p.decoder.PeekKind() != end {
+		if kind == object {
+			name, err := p.decoder.ReadToken()
+			if err != nil {
+				return nil, decoderProblem(err)
 			}
 			v.names = append(v.names, name.String())
 		}
@@ -123,27 +129,29 @@ func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Pr
 		}
 		v.items = append(v.items, item)
 	}
-	if err == nil {
-		_, err = p.in.ReadToken()
-	}
-	if err != nil {
+	if _, err := p.decoder.ReadToken(); err != nil { // the closing bracket
 		return nil, decoderProblem(err)
 	}
 	p.setRaw(v, base, start)
-
-	if len(v.names) > linearSearchMax {
-		v.byName = make(map[string]int, len(v.names))
-		for i, name := range v.names {
-			v.byName[name] = i
-		}
-	}
+	v.indexNames()
 	return v, nil
+}
+
+// indexNames sets v.byName if v has so many members that a linear search for a name would be slow.
+func (v *value) indexNames() {
+	if len(v.names) <= linearSearchMax {
+		return
+	}
+	v.byName = make(map[string]int, len(v.names))
+	for i, name := range v.names {
+		v.byName[name] = i
+	}
 }
 
 // setRaw sets v.raw to the bytes from start to the decoder's position, and v.offset and v.length relative to base, the
 // offset of the enclosing value.
 func (p *parser) setRaw(v *value, base, start int) {
-	v.raw = p.src[start:p.in.InputOffset()]
+	v.raw = p.source[start:p.decoder.InputOffset()]
 	v.offset = start - base
 	v.length = len(v.raw)
 }

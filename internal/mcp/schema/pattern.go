@@ -29,13 +29,13 @@ func (c *compiler) compilePattern(expression string) error {
 	if err != nil {
 		return nil
 	}
-	size := countStates(tree)
-	c.patternStates += size
+	states := countStates(tree)
+	c.patternStates += states
 	if c.patternStates > maxPatternStates {
 		return fmt.Errorf("its patterns have more than %d states", maxPatternStates)
 	}
 	if compiled, err := regexp.Compile(expression); err == nil {
-		c.patterns[expression] = &pattern{compiled, size}
+		c.patterns[expression] = &pattern{Regexp: compiled, states: states}
 	}
 	return nil
 }
@@ -44,12 +44,12 @@ func (c *compiler) compilePattern(expression string) error {
 // before compiling, because even a short expression can take much memory. The result is at most maxPatternStates+1, so
 // that nested repetitions cannot overflow it.
 func countStates(x *syntax.Regexp) int {
-	n := 1 + len(x.Rune)
+	states := 1 + len(x.Rune)
 	for _, sub := range x.Sub {
-		n += countStates(sub)
+		states += countStates(sub)
 	}
 	if x.Op == syntax.OpRepeat {
-		n *= max(1, x.Min, x.Max)
+		states *= max(1, x.Min, x.Max)
 	}
-	return min(n, maxPatternStates+1)
+	return min(states, maxPatternStates+1)
 }

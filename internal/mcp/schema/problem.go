@@ -32,10 +32,11 @@ type violation struct {
 // no value at all.
 func (w *validator) reportType(r *result, loc *location, want kind, got *value) {
 	w.report(r, loc, violation{category: typeMismatch, kinds: want}, func() string {
+		expectation := "expected " + want.String()
 		if want == 0 {
-			return "nothing is allowed here, got " + describeValue(got)
+			expectation = "nothing is allowed here"
 		}
-		return "expected " + want.String() + ", got " + describeValue(got)
+		return expectation + ", got " + describeValue(got)
 	})
 }
 
@@ -60,12 +61,8 @@ func (w *validator) reportMissingOneOf(r *result, loc *location, names []string)
 // The problem's text suggests the most similar property of n that v does not have yet.
 func (w *validator) reportUnexpected(r *result, loc *location, name string, n *node, v *value) {
 	w.report(r, loc.member(name), violation{category: unexpectedField}, func() string {
-		detail := "unexpected field: " + printable(name, 80)
 		isPresent := func(property string) bool { return v.member(property) != nil }
-		if similar := w.similarName(name, n.names, isPresent); similar != "" {
-			detail += "; did you mean " + literalText(similar) + "?"
-		}
-		return detail
+		return "unexpected field: " + printable(name, 80) + suggestion(w.similarName(name, n.names, isPresent))
 	})
 }
 
@@ -73,19 +70,19 @@ func (w *validator) reportUnexpected(r *result, loc *location, name string, n *n
 // the value is valid. If the validator has run out of steps, the only Problem says that the value cannot be checked.
 func (w *validator) problemsOf(r result) []Problem {
 	if w.outOfSteps {
-		return []Problem{{"", "cannot be checked: the schema has too many alternatives for a value of this size"}}
+		return []Problem{{Detail: "cannot be checked: the schema has too many alternatives for a value of this size"}}
 	}
-	var out []Problem
+	var problems []Problem
 	for _, found := range r.problems {
-		// Several schemas of an allOf may report the same problem.
-		if p := (Problem{found.pointer, found.detail}); !slices.Contains(out, p) {
-			out = append(out, p)
+		problem := Problem{Pointer: found.pointer, Detail: found.detail}
+		if !slices.Contains(problems, problem) { // several schemas of an allOf may report the same problem
+			problems = append(problems, problem)
 		}
 	}
 	if r.more {
-		out = append(out, Problem{"", fmt.Sprintf("and more than these %d", len(out))})
+		problems = append(problems, Problem{Detail: fmt.Sprintf("and more than these %d", len(problems))})
 	}
-	return out
+	return problems
 }
 
 // Problem is one reason why a value is invalid.

@@ -34,31 +34,36 @@ func (c *compiler) indexIDs(v *value, base *url.URL) error {
 	if c.draft7 && v.keywordString("$ref") != "" {
 		id = "" // in draft-07, keywords beside a reference are ignored (8.3)
 	}
-	if c.draft7 && strings.Contains(id, "#") { // draft-07 has no $anchor: the fragment of $id names an anchor (8.2.3)
-		_, anchor, _ := strings.Cut(id, "#")
-		c.anchors[base.String()+"#"+anchor] = v
-	} else if id != "" {
-		u, err := url.Parse(id)
+	anchors := []string{v.keywordString("$anchor"), v.keywordString("$dynamicAnchor")}
+	if c.draft7 {
+		// draft-07 has no $anchor. The fragment of $id names an anchor instead (8.2.3), and such an $id is no base URI.
+		_, fragment, hasFragment := strings.Cut(id, "#")
+		anchors = nil
+		if hasFragment {
+			c.anchors[base.String()+"#"+fragment] = v
+			id = ""
+		}
+	}
+	if id != "" {
+		uri, err := url.Parse(id)
 		if err != nil {
 			return errors.New("it has an $id that is not a URI")
 		}
-		base = base.ResolveReference(u)
+		base = base.ResolveReference(uri)
 		isRoot := v == c.order[0]
 		if !isRoot { // the root has been counted already
 			c.resources++
 		}
 		c.byID[base.String()] = v
 	}
-	if !c.draft7 {
-		for _, name := range []string{"$anchor", "$dynamicAnchor"} {
-			if anchor := v.keywordString(name); anchor != "" {
-				c.anchors[base.String()+"#"+anchor] = v
-			}
+	for _, anchor := range anchors {
+		if anchor != "" {
+			c.anchors[base.String()+"#"+anchor] = v
 		}
 	}
 	c.indexReferences(v, base)
-	for _, s := range subschemas(v) {
-		if err := c.indexIDs(s, base); err != nil {
+	for _, subschema := range subschemas(v) {
+		if err := c.indexIDs(subschema, base); err != nil {
 			return err
 		}
 	}
@@ -119,8 +124,8 @@ func (c *compiler) findTarget(ref reference) (*node, error) {
 	default:
 		target = c.anchors[uri.String()+"#"+fragment]
 	}
-	if n := c.nodes[target]; n != nil {
-		return n, nil
+	if found := c.nodes[target]; found != nil {
+		return found, nil
 	}
 	return nil, fmt.Errorf("it has a reference to nothing: %s", printable(ref.uri, 80))
 }
@@ -131,7 +136,8 @@ func (v *value) hasLocation(pointer string) bool {
 	if v.resolvePointer(pointer) != nil {
 		return true
 	}
-	parent := v.resolvePointer(pointer[:max(0, strings.LastIndexByte(pointer, '/'))])
+	parentPointer := pointer[:max(0, strings.LastIndexByte(pointer, '/'))]
+	parent := v.resolvePointer(parentPointer)
 	return parent != nil && parent.kind == object
 }
 
@@ -141,23 +147,25 @@ func (v *value) resolvePointer(pointer string) *value {
 	if pointer == "" {
 		return v
 	}
-	for _, name := range strings.Split(pointer[1:], "/") {
-		name = strings.ReplaceAll(strings.ReplaceAll(name, "~1", "/"), "~0", "~")
-		switch v.kind {
-		case object:
-			v = v.member(name)
-			if v == nil {
-				return nil
-			}
-		case array:
-			i, err := strconv.Atoi(name)
-			if err != nil || i < 0 || i >= len(v.items) {
-				return nil
-			}
-			v = v.items[i]
-		default:
+	for _, token := range strings.Split(pointer[1:], "/") {
+		name := strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+		v = v.child(name)
+		if v == nil {
 			return nil
 		}
 	}
 	return v
+}
+
+// child returns the member of the object v called name, or the item of the array v whose index name is. It returns nil
+// if v has no such value.
+func (v *value) child(name string) *value {
+	if v.kind != array {
+		return v.member(name)
+	}
+	i, err := strconv.Atoi(name)
+	if err != nil || i < 0 || i >= len(v.items) {
+		return nil
+	}
+	return v.items[i]
 }

@@ -41,10 +41,10 @@ func parseText(v *value) *value {
 		return nil
 	}
 	trimmed := strings.TrimSpace(v.text)
-	if trimmed == "" || trimmed[0] == '"' {
-		return nil
-	}
-	if isContainer := trimmed[0] == '[' || trimmed[0] == '{'; trimmed != v.text && !isContainer {
+	isString := strings.HasPrefix(trimmed, `"`)
+	isContainer := strings.HasPrefix(trimmed, "[") || strings.HasPrefix(trimmed, "{")
+	hasSpace := trimmed != v.text
+	if isString || hasSpace && !isContainer {
 		return nil
 	}
 	parsed, problem := parseJSON([]byte(trimmed), refuseDuplicates)
@@ -54,11 +54,11 @@ func parseText(v *value) *value {
 	return parsed
 }
 
-// repairWithin returns v with its items or members repaired according to each schema that n applies to them. It
-// replaces v itself only if that makes v valid for an alternative of anyOf or oneOf.
+// repairWithin returns v with its items or members repaired for n and for the schemas that n combines. It replaces v
+// itself only if that makes v valid for an alternative of anyOf or oneOf. If the steps run out, it returns v unchanged.
 func (w *validator) repairWithin(n *node, v *value) *value {
-	if !w.countSteps(1) { // too much work: the whole check fails
-		return v
+	if !w.countSteps(1) {
+		return v // w.outOfSteps makes the whole check fail
 	}
 	if n.ref != nil {
 		v = w.repairWithin(n.ref, v)
@@ -69,8 +69,8 @@ func (w *validator) repairWithin(n *node, v *value) *value {
 	for _, s := range n.allOf {
 		v = w.repairWithin(s, v)
 	}
-	v = w.repairAlternative(n.anyOf, v, len(n.anyOf)) // all alternatives may match
-	v = w.repairAlternative(n.oneOf, v, 1)            // exactly one must match
+	v = w.repairAlternative(n.anyOf, v, atLeastOne)
+	v = w.repairAlternative(n.oneOf, v, exactlyOne)
 	switch v.kind {
 	case array:
 		return w.repairItems(n, v)
@@ -80,20 +80,28 @@ func (w *validator) repairWithin(n *node, v *value) *value {
 	return v
 }
 
-// repairAlternative repairs v so that it is valid for an anyOf or a oneOf with the given alternatives. It tries to
-// repair v for each alternative in order, and returns the first result that at least one and at most maxMatches
-// alternatives accept. maxMatches is 1 for oneOf. It returns v itself if an alternative already accepts v, or if no
-// repair succeeds.
-func (w *validator) repairAlternative(alternatives []*node, v *value, maxMatches int) *value {
-	if len(alternatives) == 0 || w.countMatches(alternatives, v) > 0 {
+// matchRule says how many alternatives must accept a value.
+type matchRule bool
+
+const (
+	atLeastOne matchRule = false // anyOf
+	exactlyOne matchRule = true  // oneOf
+)
+
+// repairAlternative repairs v so that the alternatives of an anyOf or a oneOf accept it according to rule. It tries to
+// repair v for each alternative in order, and returns the first result that conforms. It returns v itself if an
+// alternative already accepts v, or if no repair succeeds.
+func (w *validator) repairAlternative(alternatives []*node, v *value, rule matchRule) *value {
+	if w.countMatches(alternatives, v) > 0 {
 		return v
 	}
-	for _, s := range alternatives {
-		repaired := w.repair(s, v)
+	for _, alternative := range alternatives {
+		repaired := w.repair(alternative, v)
 		if repaired == v {
 			continue
 		}
-		if matches := w.countMatches(alternatives, repaired); matches > 0 && matches <= maxMatches {
+		matches := w.countMatches(alternatives, repaired)
+		if matches == 1 || matches > 1 && rule == atLeastOne {
 			return repaired
 		}
 	}

@@ -10,8 +10,8 @@ import (
 // checkEnum applies the keywords enum and const to v.
 func (w *validator) checkEnum(n *node, v *value, loc *location, r *result) {
 	equalsValue := func(choice *value) bool {
-		// If no steps are left, skip the comparison: w.outOfSteps already makes the whole check fail.
-		return !w.countSteps(1+len(v.items)) || equalValues(choice, v)
+		hasSteps := w.countSteps(1 + len(v.items))
+		return !hasSteps || equalValues(choice, v) // without steps, w.outOfSteps makes the whole check fail anyway
 	}
 	if n.enum != nil && !slices.ContainsFunc(n.enum, equalsValue) {
 		w.report(r, loc, violation{category: enumMismatch}, func() string {
@@ -62,14 +62,19 @@ func (w *validator) checkText(n *node, v *value, loc *location, r *result) {
 	}
 }
 
-// checkCount adds a problem to r if n is less than low or more than high. A nil bound does not apply. what is the
-// singular noun for the counted things, such as "item".
-func (w *validator) checkCount(low, high *int, n int, what string, loc *location, r *result) {
-	if low != nil && n < *low {
-		w.report(r, loc, violation{}, func() string { return fmt.Sprintf("expected at least %s, got %d", countOf(*low, what), n) })
+// checkCount adds a problem to r if count is less than lowest or more than highest. A nil bound does not apply. noun is
+// the singular noun for the counted things, such as "item".
+func (w *validator) checkCount(lowest, highest *int, count int, noun string, loc *location, r *result) {
+	reportBound := func(relation string, bound int) {
+		w.report(r, loc, violation{}, func() string {
+			return fmt.Sprintf("expected %s %s, got %d", relation, countOf(bound, noun), count)
+		})
 	}
-	if high != nil && n > *high {
-		w.report(r, loc, violation{}, func() string { return fmt.Sprintf("expected at most %s, got %d", countOf(*high, what), n) })
+	if lowest != nil && count < *lowest {
+		reportBound("at least", *lowest)
+	}
+	if highest != nil && count > *highest {
+		reportBound("at most", *highest)
 	}
 }
 
@@ -81,24 +86,23 @@ const (
 
 // listChoices lists the values of an enum as JSON, separated by commas. If there are too many, it lists only the first
 // ones and adds the total number.
-func listChoices(all []*value) string {
-	var b strings.Builder
-	for i, v := range all {
-		isFull := i == maxListedChoices || b.Len() > maxListedChoicesBytes
-		if i > 0 && isFull {
-			return fmt.Sprintf("%s … (%d in all)", b.String(), len(all))
+func listChoices(choices []*value) string {
+	var list strings.Builder
+	for i, choice := range choices {
+		if i == maxListedChoices || list.Len() > maxListedChoicesBytes {
+			return fmt.Sprintf("%s … (%d in all)", list.String(), len(choices))
 		}
 		if i > 0 {
-			b.WriteString(", ")
+			list.WriteString(", ")
 		}
-		b.WriteString(literalOf(v))
+		list.WriteString(literalOf(choice))
 	}
-	return b.String()
+	return list.String()
 }
 
 // matchPattern reports whether s matches p. It counts the steps before it starts to match. If they exceed maxSteps, it
 // returns true without matching, because w.outOfSteps makes the whole check fail anyway.
 func (w *validator) matchPattern(p *pattern, s string) bool {
-	w.countSteps(1 + len(s)*p.size/workPerStep)
+	w.countSteps(1 + len(s)*p.states/workPerStep)
 	return w.outOfSteps || p.MatchString(s)
 }

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"math"
 	"strings"
 )
 
@@ -19,7 +20,7 @@ func (w *validator) similarName(name string, candidates []string, exclude func(s
 		return ""
 	}
 	normalized := normalizeName(name)
-	closest, minDistance := "", 0
+	closest, minDistance := "", math.MaxInt
 	for _, candidate := range candidates {
 		if len(candidate) > maxNameLength || exclude(candidate) {
 			continue
@@ -27,7 +28,7 @@ func (w *validator) similarName(name string, candidates []string, exclude func(s
 		distance := editDistance(normalized, normalizeName(candidate))
 		// Accept one difference in three letters. "id" is not similar to "ip".
 		isSimilar := distance <= max(len(name), len(candidate))/3
-		if isSimilar && (closest == "" || distance < minDistance) {
+		if isSimilar && distance < minDistance {
 			closest, minDistance = candidate, distance
 		}
 	}
@@ -42,15 +43,21 @@ func (w *validator) suggestChoice(v *value, choices []*value) string {
 		return ""
 	}
 	var names []string
-	for _, c := range choices[:min(len(choices), maxCandidates)] {
-		if c.kind == text {
-			names = append(names, c.text)
+	for _, choice := range choices[:min(len(choices), maxCandidates)] {
+		if choice.kind == text {
+			names = append(names, choice.text)
 		}
 	}
-	if similar := w.similarName(v.text, names, func(string) bool { return false }); similar != "" {
-		return "; did you mean " + literalText(similar) + "?"
+	excludeNone := func(string) bool { return false }
+	return suggestion(w.similarName(v.text, names, excludeNone))
+}
+
+// suggestion returns the end of a problem's text that suggests the name similar, or "" if similar is "".
+func suggestion(similar string) string {
+	if similar == "" {
+		return ""
 	}
-	return ""
+	return "; did you mean " + literalText(similar) + "?"
 }
 
 // separators removes the characters by which naming conventions differ.
@@ -60,7 +67,7 @@ var separators = strings.NewReplacer("_", "", "-", "", " ", "")
 func normalizeName(s string) string { return separators.Replace(strings.ToLower(s)) }
 
 // editDistance returns the minimum number of insertions, deletions, replacements and swaps of neighboring bytes that
-// turn a into b (Damerau-Levenshtein distance). a and b must be shorter than 2*maxNameLength.
+// turn a into b (optimal string alignment distance). a and b must be shorter than 2*maxNameLength.
 //
 // row[j] is the distance between the first i bytes of a and the first j bytes of b. Computing a row needs only the two
 // rows before it, so only three rows are kept.
@@ -73,11 +80,11 @@ func editDistance(a, b string) int {
 	for i := 1; i <= len(a); i++ {
 		row[0] = i
 		for j := 1; j <= len(b); j++ {
-			cost := 1
+			replacementCost := 1
 			if a[i-1] == b[j-1] {
-				cost = 0
+				replacementCost = 0
 			}
-			row[j] = min(previous[j]+1, row[j-1]+1, previous[j-1]+cost)
+			row[j] = min(previous[j]+1, row[j-1]+1, previous[j-1]+replacementCost)
 			isSwap := i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1]
 			if isSwap {
 				row[j] = min(row[j], beforePrevious[j-2]+1)

@@ -27,21 +27,22 @@ func CheckTypes(raw json.RawMessage) *Problem {
 // whole schema. If tree is not an object, such as the schema true, it names no type. checkTypes does not follow
 // references, because their targets are subschemas too, for example in $defs.
 func checkTypes(tree any, pointer string) *Problem {
-	object, ok := tree.(map[string]any)
-	if !ok {
+	schema, isObject := tree.(map[string]any)
+	if !isObject {
 		return nil
 	}
-	named, isList := object["type"].([]any)
-	if !isList && object["type"] != nil {
-		named = []any{object["type"]}
+	types, isList := schema["type"].([]any)
+	if !isList && schema["type"] != nil {
+		types = []any{schema["type"]}
 	}
-	for _, name := range named {
-		if text, ok := name.(string); !ok || !slices.Contains(typeNames, text) {
+	for _, t := range types {
+		name, isString := t.(string)
+		if !isString || !slices.Contains(typeNames, name) {
 			return &Problem{Pointer: pointer + "/type", Detail: "is not one of " + strings.Join(typeNames, ", ")}
 		}
 	}
-	for _, keyword := range slices.Sorted(maps.Keys(object)) {
-		if problem := checkTypesIn(object[keyword], keywords[keyword], pointer+"/"+keyword); problem != nil {
+	for _, keyword := range slices.Sorted(maps.Keys(schema)) {
+		if problem := checkTypesIn(schema[keyword], keywords[keyword], pointer+"/"+keyword); problem != nil {
 			return problem
 		}
 	}

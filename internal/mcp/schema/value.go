@@ -59,19 +59,20 @@ func (v *value) member(name string) *value {
 
 // withItems returns a copy of v, marked as changed, with items in place of v.items. Both must have the same length.
 func (v *value) withItems(items []*value) *value {
-	c := *v
-	c.items, c.changed = items, true
-	return &c
+	changed := *v
+	changed.items = items
+	changed.changed = true
+	return &changed
 }
 
 // withPositionOf returns a copy of v, marked as changed, that takes the place of before in the enclosing value:
 // appendJSON then writes v instead of before's bytes.
 func (v *value) withPositionOf(before *value) *value {
-	c := *v
-	c.offset = before.offset
-	c.length = before.length
-	c.changed = true
-	return &c
+	changed := *v
+	changed.offset = before.offset
+	changed.length = before.length
+	changed.changed = true
+	return &changed
 }
 
 // appendJSON appends v to dst as JSON. It rewrites only changed items and copies the original bytes between them, so
@@ -105,11 +106,8 @@ func exactRational(literal string) *big.Rat {
 			return nil
 		}
 	}
-	r, ok := new(big.Rat).SetString(literal)
-	if !ok {
-		return nil
-	}
-	return r
+	exact, _ := new(big.Rat).SetString(literal) // nil if it is not a number
+	return exact
 }
 
 // compareNumbers returns -1 if a is less than b, 0 if they are equal, and 1 if a is greater. It compares exact values,
@@ -124,21 +122,21 @@ func compareNumbers(a, b *value) int {
 	case len(a.raw) <= 15 && len(b.raw) <= 15: // a float64 distinguishes numbers of up to 15 digits
 		return 0
 	}
-	x, y := exactRational(string(a.raw)), exactRational(string(b.raw))
-	if x == nil || y == nil {
+	exactA, exactB := exactRational(string(a.raw)), exactRational(string(b.raw))
+	if exactA == nil || exactB == nil {
 		return 0
 	}
-	return x.Cmp(y)
+	return exactA.Cmp(exactB)
 }
 
 // isMultiple reports whether a is a multiple of b, which must not be 0. It uses exact arithmetic, because with float64
 // 19.99 would not be a multiple of 0.01. If a number is too long for exact arithmetic, isMultiple returns true.
 func isMultiple(a, b *value) bool {
-	x, y := exactRational(string(a.raw)), exactRational(string(b.raw))
-	if x == nil || y == nil {
+	exactA, exactB := exactRational(string(a.raw)), exactRational(string(b.raw))
+	if exactA == nil || exactB == nil {
 		return true // the MCP server will decide
 	}
-	return x.Quo(x, y).IsInt()
+	return new(big.Rat).Quo(exactA, exactB).IsInt()
 }
 
 // equalValues reports whether two values are equal (draft 2020-12 core, 4.2.2). Numbers are compared by value, and
@@ -152,7 +150,7 @@ func equalValues(a, b *value) bool {
 	case text:
 		return a.text == b.text
 	case boolean:
-		return a.raw[0] == b.raw[0]
+		return a.isTrue() == b.isTrue()
 	case integer, fraction:
 		return compareNumbers(a, b) == 0
 	case array:
@@ -169,5 +167,5 @@ func equalValues(a, b *value) bool {
 			}
 		}
 	}
-	return true
+	return true // all items or members are equal, or both values are null
 }
