@@ -423,34 +423,58 @@ func TestEndlessResponsesAreCut(t *testing.T) {
 
 // F14: progress puts the end off that silence is, and not the one of the whole call.
 func TestEndlessProgressTimesOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		newTransport := func(http.RoundTripper) http.RoundTripper {
-			return endlessProgressServer{fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })}
-		}
-		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost", Timeout: 2 * time.Second, MaxTime: time.Minute})
-		c.Tools(t.Context())
-		begin, got := time.Now(), 0
-		_, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(Progress) { got++ }})
-		if e := mustFail(t, err); e.Kind != Timeout || time.Since(begin) != 60*time.Second || got < 58 {
-			t.Errorf("%v after %s and %d notifications, want Kind Timeout, took 60 s, got at least 58", e, time.Since(begin), got)
-		}
-		_ = c.Close()
-	})
+	for _, standalone := range []bool{false, true} {
+		t.Run(fmt.Sprintf("standalone stream %t", standalone), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				newTransport := func(http.RoundTripper) http.RoundTripper {
+					server := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
+					return &endlessProgressServer{fakeServer: server, standalone: standalone}
+				}
+				c := newClient(t, Options{Transport: newTransport}, config.Server{
+					Name: "a", URL: "http://localhost", Timeout: 2 * time.Second, MaxTime: time.Minute, StandaloneStream: &standalone,
+				})
+				c.Tools(t.Context())
+				synctest.Wait() // until the standalone stream is open
+				begin, got := time.Now(), 0
+				_, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(Progress) { got++ }})
+				if e := mustFail(t, err); e.Kind != Timeout || time.Since(begin) != 60*time.Second || got < 58 {
+					t.Errorf("%v after %s and %d notifications, want Kind Timeout, took 60 s, got at least 58", e, time.Since(begin), got)
+				}
+				_ = c.Close()
+			})
+		})
+	}
 }
 
-// endlessProgressServer is a server whose tool reports progress each second and never ends.
-type endlessProgressServer struct{ fakeServer }
+// endlessProgressServer is a server whose tool reports progress each second and never ends. It reports on the call's
+// stream or, with standalone, on the standalone stream.
+type endlessProgressServer struct {
+	fakeServer
+	standalone bool
+	stream     io.Writer // the standalone stream
+}
 
-func (s endlessProgressServer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s *endlessProgressServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	out, in := io.Pipe()
+	context.AfterFunc(r.Context(), func() { _ = out.CloseWithError(r.Context().Err()) })
+	resp := emptyReply(r, http.StatusOK)
+	resp.Header.Set("Content-Type", eventStream)
+	resp.Body = out
+	if r.Method == http.MethodGet && s.standalone {
+		s.stream = in
+		return resp, nil
+	}
 	var m message
 	if r.Method != http.MethodPost || json.Unmarshal([]byte(peekBody(r)), &m) != nil || m.Method != "tools/call" {
 		return s.fakeServer.RoundTrip(r)
 	}
-	out, in := io.Pipe()
-	context.AfterFunc(r.Context(), func() { _ = out.CloseWithError(r.Context().Err()) })
+	reports := io.Writer(in)
+	if s.standalone {
+		reports = s.stream
+	}
 	go func() {
 		for i := 0; ; i++ {
-			if _, err := fmt.Fprintf(in, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":%q,\"progress\":%d}}\n\n",
+			if _, err := fmt.Fprintf(reports, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":%q,\"progress\":%d}}\n\n",
 				m.Params.Meta["progressToken"], i); err != nil {
 				return
 			}
@@ -461,9 +485,6 @@ func (s endlessProgressServer) RoundTrip(r *http.Request) (*http.Response, error
 			}
 		}
 	}()
-	resp := emptyReply(r, http.StatusOK)
-	resp.Header.Set("Content-Type", eventStream)
-	resp.Body = out
 	return resp, nil
 }
 

@@ -117,12 +117,14 @@ func (c *inflightCalls) onlyCall() *RoundTrip {
 }
 
 // passProgress passes a progress notification to every call whose token seems to be in the message
-// (RoundTrip.hasToken). The Session's Progress handler decodes the message and compares the token.
+// (RoundTrip.hasToken), and restarts that call's idle timeout. The Session's Progress handler decodes the message and
+// compares the token.
 func (c *inflightCalls) passProgress(message json.RawMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for call := range c.calls {
 		if call.hasToken(message) {
+			call.noteActivity()
 			call.countOrCancel(len(message))
 			call.Session.Progress(call, message)
 		}
