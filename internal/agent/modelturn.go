@@ -276,8 +276,9 @@ func (s *modelStream) appendPart(ctx context.Context, part llm.Part) error {
 	return nil
 }
 
-// appendArgs appends a piece of a call's arguments. It ignores pieces for a call that has not started. It returns
-// errOutputCut if the answer must be cut after piece.
+// appendArgs appends an event with a piece of a call's arguments. It ignores pieces for a call that has not started. It
+// returns errOutputCut if piece reaches the limit of the output, so that the answer ends here, and otherwise an error
+// of the log.
 func (s *modelStream) appendArgs(ctx context.Context, piece llm.ToolCallArgs) error {
 	c := s.byIndex[piece.Index]
 	if c == nil {

@@ -69,9 +69,10 @@ func (a *Agent) requireApproval(ctx context.Context, exec *toolExecution) error 
 	return nil
 }
 
-// askApproval asks the run's owner to approve one call, and blocks until the question is resolved. It returns nil if
-// the call was approved. The approval covers only this call, the version of the tool that the person was shown, and the
-// arguments that the person was shown or entered instead (exec.args).
+// askApproval asks the run's owner to approve one call, and blocks until the question is resolved. If the call is
+// approved, askApproval returns nil and records in exec what the approval covers: only this call, with the version of
+// the tool that the person was shown and the arguments that the person was shown or entered instead. Otherwise it
+// returns the call's failure, or an error that ends the run.
 func (l *loop) askApproval(ctx context.Context, exec *toolExecution) error {
 	question := event.Interrupt{
 		Kind: event.KindApproval, Call: exec.Call, Message: fmt.Sprintf("Allow the call of %s on the MCP server %s?", exec.Tool, exec.Server),

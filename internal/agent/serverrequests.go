@@ -208,20 +208,23 @@ func (p *pendingInput) interruptIDs() []string {
 	return ids
 }
 
-// settlePending asks the run's owner for the input and the sign-in that the call requires, waits for them, and adds the
-// answers to request. Then it authorizes the call again, because the access rules may have changed in the meantime. It
-// does nothing if the call requires nothing. It returns a failure of the call, or an error that ends the run.
-func (l *loop) settlePending(ctx context.Context, exec *toolExecution, request *mcp.Call) (err error) {
+// settlePending asks the run's owner for what exec.pending says: the input that the server required in its last answer,
+// and a sign-in. It waits for both, and adds them to request, with which the call is sent again. Then it authorizes the
+// call again, because the access rules may have changed in the meantime. It does nothing if exec.pending is nil. It
+// returns a failure of the call, or an error that ends the run.
+func (l *loop) settlePending(ctx context.Context, exec *toolExecution, request *mcp.Call) error {
 	pending := exec.pending
 	if pending == nil {
 		return nil
 	}
-	if pending.Required != nil && pending.answers == nil {
-		if pending.answers, err = l.answerPending(ctx, exec); err != nil {
-			return err
-		}
-	}
 	if pending.Required != nil {
+		if pending.answers == nil {
+			answers, err := l.answerPending(ctx, exec)
+			if err != nil {
+				return err
+			}
+			pending.answers = answers
+		}
 		request.Resume = &mcp.Resumption{Required: pending.Required, Answers: pending.answers}
 	}
 	request.SignIn = pending.SignIn

@@ -290,13 +290,13 @@ func (a *Agent) registerWork(slot *admission.Slot, register func(*admission.Slot
 	return true
 }
 
-// runByKey returns the run that an earlier request with request's idempotency key started. If there is none, or request
-// has no key, the error is event.ErrNotFound, and key is the key under which to create the new run ("" for none). If
-// the earlier request had another body or path, the error is ErrKeyReused or ErrKeyElsewhere.
+// runByKey returns the run that an earlier request with request's idempotency key started. If no request did, the error
+// is event.ErrNotFound, and the new run must be created with key, which is "" if request has no idempotency key. If the
+// earlier request had another body or path, the error is ErrKeyReused or ErrKeyElsewhere.
 //
-// An abandoned run has no answer, so its idempotency key may start a new run. The abandoned run keeps the key. The new
-// run's key is derived from the idempotency key and the abandoned run's id, so that all processes that share the log
-// find the same new run.
+// A run that was cancelled because it had no reader has no answer, so a second request with its idempotency key starts
+// a new run. The abandoned run keeps the key. The new run's key is derived from the idempotency key and the abandoned
+// run's id, so that all processes that share the log find the same new run.
 func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Request) (run event.Run, key string, err error) {
 	if request.IdempotencyKey == "" {
 		return event.Run{}, "", event.ErrNotFound
@@ -313,7 +313,9 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Reque
 		if run, err = a.awaitAbandoned(ctx, run); err != nil {
 			return event.Run{}, key, err
 		}
-		if end, ok := run.Last.Body.(event.Cancelled); !ok || end.Reason != errAbandoned.Error() {
+		end, wasCancelled := run.Last.Body.(event.Cancelled)
+		isAbandoned := wasCancelled && end.Reason == errAbandoned.Error()
+		if !isAbandoned {
 			return run, key, nil
 		}
 		key = request.IdempotencyKey + "\n" + run.ID // a client's key never contains a line feed

@@ -95,8 +95,9 @@ func (h *Handler) encodeSpan(ctx context.Context, s responseSpan, enc *responses
 }
 
 // responseHeader returns the header for encoding the response. skip is the number of the stream's events that the
-// client already has. Apart from the tool lists and the default model's name, the header depends only on the stored
-// request and the log. So the response is the same whenever it is encoded, also by another process.
+// client already has. A run's first response also has the lists of tools, which are those of now. Apart from them and
+// from the default model's name, the header depends only on the stored request and the log, so another process encodes
+// the same response.
 func (h *Handler) responseHeader(r *http.Request, span responseSpan, skip int) (responses.Header, error) {
 	defaultModel, _ := h.Agent.Models()
 	head := responses.Header{

@@ -44,11 +44,12 @@ func (h *Handler) describeThread(ctx context.Context, t event.Thread) (native.Th
 	}
 	t.Active = "" // the log no longer has the active run, so it does not count as one of the thread's runs
 	status := event.StatusCompleted
-	page, err := h.Log.Turns(ctx, t.Owner, t.ID, 0, 1, event.MaxTurn)
+	const fromNewest = 0
+	page, err := h.Log.Turns(ctx, t.Owner, t.ID, fromNewest, 1, event.MaxTurn)
 	if err != nil && !errors.Is(err, event.ErrNotFound) {
 		return native.Thread{}, err
 	}
-	for _, stored := range page.Turns { // at most one, the newest
+	for _, stored := range page.Turns {
 		if turn, err := thread.Decode(stored.Data); err == nil {
 			status = turn.Status
 		}

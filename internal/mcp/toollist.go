@@ -59,9 +59,9 @@ func getSessionUntil(ctx context.Context, pool *session.Pool, deadline time.Time
 	return pool.GetSession(ctx)
 }
 
-// collectTools returns the tools of all pages. It leaves out and logs tools that are not valid and tools whose name an
-// earlier tool has. When the definitions exceed Options.MaxToolBytes, it leaves out all further tools. A list that was
-// shortened is not a failure.
+// collectTools requests all pages of the session's list of tools, until deadline, and returns the tools. It leaves out
+// and logs tools that are not valid and tools whose name an earlier tool has. When the definitions exceed
+// Options.MaxToolBytes, it leaves out all further tools. A list that was shortened is not a failure.
 func (s *server) collectTools(used *session.Session, deadline time.Time) (toolList, *transport.Failure) {
 	var list toolList
 	listed := map[string]bool{} // keyed by the server's own name of the tool

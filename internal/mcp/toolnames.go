@@ -92,9 +92,10 @@ func (s *server) storeToolNames(tools []catalog.Tool) {
 	client.storedNames.Store(s.cfg.Name, names)
 }
 
-// saveToolNames stores names as those of server's tools. If they do not fit into one value, it stores only the first
-// half of them, or the first quarter, and so on. If other processes store the same server's names toolNamesTries times
-// in between, it keeps theirs and returns nil, because they list the same server.
+// saveToolNames stores names, the names of server's tools, in place of those that are stored. If they do not fit into
+// one value, it stores only the first half of them, or the first quarter, and so on, because every stored name is of
+// use. If another process stores its list of the same server's tools first, each of toolNamesTries times, saveToolNames
+// leaves that list and returns nil.
 func (c *Client) saveToolNames(ctx context.Context, server string, names []string) error {
 	data, err := json.Marshal(names)
 	for err == nil && len(data) > values.MaxSize {

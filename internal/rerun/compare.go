@@ -162,20 +162,20 @@ func (c *comparison) stall() {
 	c.report(next, Difference{Notes: "the run does not come to this event; it was cancelled"})
 }
 
-// omitted lists the members of events that are not compared, because they are ids or times.
-var omitted = []string{
+// notCompared lists the members of events that are not compared, because they are ids or times.
+var notCompared = []string{
 	"run_id", "seq", "ts", "thread_id", "trace_id", "interrupt_id", "part_id", "expires_at", "created_at", "duration_ms", "parent_run_id", "child_run_id",
 }
 
-// comparedMembers returns the members of an event that are compared. line is the event's JSON. It leaves out ids, times
-// and estimates, which differ from run to run. If line is not an object, the result has the whole line.
+// comparedMembers returns the members of e that are compared. line is the JSON of e. Ids, times and estimates are left
+// out, because they differ from run to run. If line is not an object, the result has the whole line.
 func comparedMembers(e event.Event, line []byte) map[string]any {
 	decoded, _ := decodeExact(line)
 	out, ok := decoded.(map[string]any)
 	if !ok {
 		return map[string]any{"line": string(line)}
 	}
-	for _, name := range omitted {
+	for _, name := range notCompared {
 		delete(out, name)
 	}
 	switch b := e.Body.(type) {
@@ -183,7 +183,7 @@ func comparedMembers(e event.Event, line []byte) map[string]any {
 		switch b.Limit {
 		case timeLimit:
 			delete(out, "used")
-		case contextLimit: // both are estimates, from sizes that the endpoint named and instructions that are not recorded
+		case contextLimit: // estimates, from sizes in errors of the endpoint and from instructions that are not recorded
 			delete(out, "used")
 			delete(out, "max")
 		}
@@ -192,7 +192,7 @@ func comparedMembers(e event.Event, line []byte) map[string]any {
 		for _, item := range interrupts {
 			interrupt, _ := item.(map[string]any) // delete does nothing with a nil map
 			delete(interrupt, "id")
-			for _, name := range omitted {
+			for _, name := range notCompared {
 				delete(interrupt, name)
 			}
 		}

@@ -58,8 +58,9 @@ type Result struct {
 	Events []event.Event
 }
 
-// Run executes the run in a document again, and returns when the new run and its child runs have ended. Differences are
-// part of the result and not an error. The error wraps ErrUnusable or ErrStalled, or is the cause with which ctx ended.
+// Run executes the run in a document again, and returns when the new run and its child runs have ended. Differences
+// from the recording are part of the result and not an error. The error wraps ErrUnusable if the document cannot be
+// executed, and ErrStalled if the run makes no progress (Options.Stall), or it is the cause of the end of ctx.
 func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, error) {
 	rec, err := newRecording(doc)
 	if err != nil {

@@ -80,20 +80,20 @@ func (c *Clock) sinceResumeLocked() time.Duration {
 	return time.Since(c.resumedAt)
 }
 
-// Start starts the clock and returns the run's context, which ends when the limit of seconds is used up; 0 means no
-// limit. Call it once, and Stop when the run has ended. Budget events about the time are appended to out. Timers pass
-// the functions that they execute to guard, which must recover from a panic and then end the run.
+// Start starts the clock and returns the run's context, which ends with ctx or once the run has used the given seconds;
+// 0 means no limit. Start must be called once, and Stop after the run has ended. The clock appends its budget events to
+// out. It passes each function that a timer executes to guard, which must recover from a panic and then end the run.
 func (c *Clock) Start(ctx context.Context, seconds float64, out *event.Writer, guard func(f func())) context.Context {
 	c.mu.Lock()
 	c.guard = guard
 	c.ctx, c.end = context.WithCancelCause(ctx)
-	c.tools = c.ctx
+	c.tools = c.ctx // without a limit, tools have as much time as the run
 	if seconds > 0 {
 		c.resumedAt = time.Now()
 		c.setLimitLocked(seconds, out)
 	}
 	c.mu.Unlock()
-	if c.manual {
+	if c.manual { // Advance may already have passed some milestones, and a manual clock has no timer
 		guard(c.reachMilestones)
 	}
 	return c.ctx

@@ -150,8 +150,10 @@ func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 }
 
 // tailPage returns the page for a reader at position seq, if the tail has the reader's next events or the reader is at
-// the end of the run. Otherwise the page is empty, and source says what After must do. It returns event.ErrGone if the
-// run is gone, and event.ErrInvalidPosition if seq is negative or beyond the last event.
+// the end of the run. Otherwise the page is empty, and source says what After must do: read the history, or subscribe
+// first. For a reader at the end, tailPage also makes the writer store queued events at once, and page.More is closed
+// when the run has another event. The run counts as used, so that it is not evicted soon. The error is event.ErrGone if
+// the run is gone, or event.ErrInvalidPosition if seq is negative or beyond the last event.
 func (r *run) tailPage(seq int64) (_ event.Page, source pageSource, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,7 +170,7 @@ func (r *run) tailPage(seq int64) (_ event.Page, source pageSource, _ error) {
 	case seq < first-1:
 		return event.Page{}, fromHistory, nil
 	}
-	events := r.tail[seq-first+1:]
+	events := r.tail[seq+1-first:] // from event seq+1 on
 	page := event.Page{Events: events[:len(events):len(events)], Ended: r.last.Terminal()}
 	if page.Ended || len(events) > 0 {
 		return page, fromTail, nil

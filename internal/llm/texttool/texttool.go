@@ -103,7 +103,8 @@ func (m *Model) streamAnswer(ctx context.Context, request llm.Request, emit func
 }
 
 // readAnswer asks the underlying model and passes its answer to e, which emits the parts. The calls that e finds come
-// before the answer's extensions and usage, as package llm requires.
+// before the answer's extensions and usage, as package llm requires. If m was made by New,
+// readAnswer ignores native calls, because the model was offered no tools natively.
 func (m *Model) readAnswer(ctx context.Context, request llm.Request, e *extractor) error {
 	var last []llm.Part // the parts that follow the calls
 	for received, err := range m.model.Stream(ctx, request) {

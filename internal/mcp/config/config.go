@@ -288,12 +288,12 @@ var transportHeaders = []string{
 	"sec-websocket-accept", "sec-websocket-extensions", "sec-websocket-key", "sec-websocket-protocol", "sec-websocket-version",
 }
 
-// checkHeaders rejects headers that net/http would reject in every request, so that the operator learns of them at
-// start-up. It also rejects headers that the transport sets, and names that differ only in case.
+// checkHeaders rejects headers, and a bearer token, that net/http would reject in every request, so that the operator
+// learns of them at start-up. It also rejects headers that the transport sets, and names that differ only in case.
 func (s *Server) checkHeaders() *fieldError {
 	// Names are tokens (RFC 9110 section 5.6.2).
 	isForbidden := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
-	seen := map[string]bool{} // names in lower case; of two equal ones, each request would send a random one
+	seen := map[string]bool{} // names in lower case; of two that differ only in case, each request would send a random one
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
 		lower := strings.ToLower(name)
 		switch {

@@ -186,8 +186,9 @@ func (u *userTokens) reloadGrant(ctx context.Context) error {
 	return nil
 }
 
-// lockRefresh waits until no other process uses the user's refresh token, and sets the lock for this process. The end
-// of ctx ends the wait. When the result is stored, unlock must be called. The lock ends after refreshLease in any case.
+// lockRefresh waits until no other process uses the user's refresh token, or ctx ends, and locks it for this process.
+// The lock is a value in the store, which other processes see. Call unlock after the new grant is stored or the refresh
+// has failed. Without that, the lock ends after refreshLease.
 func (u *userTokens) lockRefresh(ctx context.Context) (unlock func(), err error) {
 	name := u.c.storedName(kindRefresh, u.id.Issuer, u.id.Subject)
 	for {

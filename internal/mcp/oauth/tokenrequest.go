@@ -92,14 +92,15 @@ func (c *Client) newClientRequest(ctx context.Context, endpoint string, g grant,
 	return token.NewRequest(ctx, endpoint, form, g.client.id, basicSecret)
 }
 
-// parseTokenReply decodes a successful reply to a token request that was sent at the time requested. The token must be
-// bound to a key if key is not nil, otherwise it must be a bearer token.
-func parseTokenReply(reply fetch.Reply, requested time.Time, key *proofKey) (tokenReply, error) {
+// parseTokenReply decodes a successful reply to a token request, which was sent at requestedAt. If key is not nil, the
+// token must be bound to a key, otherwise it must be a bearer token. Malformed optional members are ignored, because
+// the token can be used without them.
+func parseTokenReply(reply fetch.Reply, requestedAt time.Time, key *proofKey) (tokenReply, error) {
 	kind := "Bearer"
 	if key != nil {
 		kind = "DPoP"
 	}
-	parsed, err := token.ParseReply(reply, requested, kind)
+	parsed, err := token.ParseReply(reply, requestedAt, kind)
 	if err != nil {
 		return tokenReply{}, err
 	}
@@ -108,7 +109,6 @@ func parseTokenReply(reply fetch.Reply, requested time.Time, key *proofKey) (tok
 		Refresh string  `json:"refresh_token"`
 		Scope   *string `json:"scope"`
 	}
-	// Malformed optional members are ignored, because the token can be used without them.
 	if json.Unmarshal(reply.Body, &decoded) == nil {
 		if len(decoded.Refresh) <= maxRefresh {
 			result.refresh = auth.NewSecret(decoded.Refresh)

@@ -79,8 +79,9 @@ func (request *Request) answerInputs(handlers Handlers, send sendFunc) (json.Raw
 	}
 }
 
-// answerRequired returns the answers to the requests in required. If required has no requests, the server may be
-// overloaded, and answerRequired returns only after wait.
+// answerRequired returns the answers to the requests in required. A server that requires input but has no requests only
+// asks to be called again later, for example because it is overloaded: answerRequired then returns no answers, after
+// wait. The failure says why the input cannot be given, or why the request has ended.
 func (request *Request) answerRequired(required *content.InputRequired, wait time.Duration) (sdk.InputResponseMap, *transport.Failure) {
 	if len(required.Requests) == 0 && !transport.Pause(request.Context(), wait) {
 		return nil, request.Ended()

@@ -250,7 +250,8 @@ func (p *Pool) CurrentSession() *Session {
 }
 
 // Close closes the current session and waits for all goroutines of the pool. Options.Life must have ended, so that no
-// call is in flight. The error is that of closing the session.
+// call is in flight. The error is that of closing the session; a session whose connection is already closed is not an
+// error.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true

@@ -38,11 +38,14 @@ func (e *DiskError) Error() string {
 	return fmt.Sprintf("the log needs %d MiB on its file system, which has %d MiB for it", e.Need>>20, e.Have>>20)
 }
 
-// fitDisk returns the size limit, in bytes, of a log in dir. If maxBytes is not 0, fitDisk returns maxBytes, or a
-// *DiskError if the file system is too small for it. If maxBytes is 0, fitDisk chooses defaultBytes, or the available
-// space if that is less, and then logs a warning. A stream drops messages that exceed its limit, so the result is at
-// least what the streams already store. But if the disk has space for defaultBytes, this counts only up to
-// event.DefaultMaxBytes.
+// fitDisk returns the size limit, in bytes, of a log in dir whose streams have these names. If maxBytes is not 0,
+// fitDisk returns maxBytes, or a *DiskError if the file system is too small for it. If maxBytes is 0, fitDisk chooses:
+//   - defaultBytes if the disk has space for that, or as much as the streams already store if that is more, but then at
+//     most event.DefaultMaxBytes;
+//   - otherwise the largest limit for which the disk has space, but at least minMaxBytes and what the streams already
+//     store. It then logs a warning.
+//
+// The size that is stored matters because a stream drops messages beyond its limit.
 func fitDisk(dir string, maxBytes, defaultBytes int64, streams []string, logger *slog.Logger) (int64, error) {
 	free, err := freeBytes(dir)
 	if err != nil {

@@ -138,19 +138,21 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 	}
 }
 
-// publishTurn publishes run's turn on subject. It returns event.ErrFenced if the subject already has a turn. If the
-// turn is certainly not stored, publishTurn removes its parts.
+// publishTurn publishes run's turn on subject. It returns event.ErrFenced if the subject already has a turn. Unless the
+// turn may have been stored, publishTurn removes its parts after an error.
 func (s *Store) publishTurn(ctx context.Context, h *head, subject, run string, data []byte) error {
 	msg := nats.NewMsg(subject)
 	msg.Header.Set(runHeader, run)
 	msg.Header.Set(writerHeader, rand.Text())
+	const noMessage = 0 // the subject must have no message yet
 	parts, err := s.setData(ctx, h, msg, data)
-	notStored := true
+	mayBeStored := false
 	if err == nil {
-		_, err = s.server.Publish(ctx, TurnsStream, msg, 0)
-		notStored = errors.Is(err, event.ErrFenced) || s.server.IsFull(err)
+		_, err = s.server.Publish(ctx, TurnsStream, msg, noMessage)
+		wasRefused := errors.Is(err, event.ErrFenced) || s.server.IsFull(err)
+		mayBeStored = !wasRefused
 	}
-	if parts != "" && notStored {
+	if parts != "" && !mayBeStored {
 		_ = s.server.Purge(ctx, TurnsStream, parts) // parts that remain are deleted with the thread
 	}
 	return err
