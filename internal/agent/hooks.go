@@ -81,7 +81,7 @@ func (a *Agent) askPreHook(ctx context.Context, exec *toolExecution) (reply webh
 }
 
 // askCallHook sends request, which is about exec, to its hook, and returns the reply and the result in it
-// (replyResult). The error says why there is no usable reply.
+// (replyResult). The error says why the reply cannot be used.
 func (a *Agent) askCallHook(ctx context.Context, exec *toolExecution, request webhook.Call) (webhook.Reply, *content.Result, error) {
 	reply, err := a.Hooks.Ask(ctx, request)
 	if err != nil {
@@ -219,7 +219,8 @@ func (exec *toolExecution) hookAttrs(hook webhook.Event) []slog.Attr {
 }
 
 // flushEvents waits until the log has stored a run's events. Call it before a hook sees the events: a process that
-// takes over the run must find everything in the log that the hook has seen. It does nothing if run is "" (direct call).
+// takes over the run must find everything in the log that the hook has seen. It does nothing if run is "" (direct
+// call).
 func (a *Agent) flushEvents(ctx context.Context, run string) error {
 	if run == "" {
 		return nil

@@ -455,7 +455,7 @@ func (r *run) stopGraceLocked() {
 }
 
 // awaitReader starts a grace period of at least firstReaderGrace. It is called when a run has begun, was taken over, or
-// stops waiting for a person. It does nothing if the run is no longer executed here.
+// stops waiting for a person. It does nothing if this process no longer executes the run.
 func (a *Agent) awaitReader(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -44,7 +44,7 @@ type suspension struct {
 	awaitingCharge  map[string]bool // by id: calls of a rerun that wait in recorded.Inputs.Charge
 }
 
-// runQuestion stands for the id of a call in flight while the run itself asks a question, which belongs to no call.
+// runQuestion takes the place of a call's id in inFlight while the run itself asks a question, such as about a limit.
 const runQuestion = ""
 
 // beginCalls marks the calls of a turn with these ids, which have the context ctx, as in flight. Call it before any of

@@ -174,8 +174,8 @@ func (a *Agent) addSchemaHint(exec *toolExecution, err error) error {
 
 // chargeBudget charges the call to the run's budget, or refuses it because a limit is reached. The result must not
 // depend on which of the turn's calls is faster. So chargeBudget blocks while earlier calls of the turn may still use
-// up what is left (budget.TryCall). A blocked call counts as waiting, so that the run can be suspended. If the call is
-// refused or ctx ends, the error is a *mcp.CallError; any other error comes from the log.
+// up the remaining calls (budget.TryCall). A blocked call counts as waiting, so that the run can be suspended. If the
+// call is refused or ctx ends, the error is a *mcp.CallError; any other error comes from the log.
 func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
 	wasSent := exec.replayed != nil && (exec.replayed.Sent || exec.replayed.HasChild())
 	if exec.loop == nil || wasSent {

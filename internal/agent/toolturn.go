@@ -233,7 +233,7 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 }
 
 // chargeResult returns the message that tells the model a call's outcome, and charges the run's budget of result bytes
-// for its text. It limits the text to maxForModel and to what is left of that budget. Call it once for each call, in
+// for its text. It limits the text to maxForModel and to the remainder of that budget. Call it once for each call, in
 // call order.
 func (l *loop) chargeResult(c *call, outcome callOutcome) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
@@ -271,7 +271,7 @@ func (l *loop) addMetadata(c *call, outcome callOutcome) {
 }
 
 // chargeParams returns a call's arguments for the metadata, and adds their length to l.metadataSize. If they exceed
-// what is left of maxMetadata, it returns only their first minMetadata bytes, as text.
+// the remainder of maxMetadata, it returns only their first minMetadata bytes, as text.
 func (l *loop) chargeParams(c *call) jsonText {
 	params := c.args
 	if params == nil {

@@ -128,7 +128,7 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pau
 			return &got, nil
 		}
 		answeredBefore := len(answered)
-		if err := e.answerNew(ctx, r, got.Interrupts, q.approve, answered); err != nil {
+		if err := e.answerNewInterrupts(ctx, r, got.Interrupts, q.approve, answered); err != nil {
 			return nil, err
 		}
 		if len(answered) == answeredBefore { // the run has not processed the answers yet
@@ -139,9 +139,9 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pau
 	}
 }
 
-// answerNew answers the interrupts that answered does not have yet, and adds their ids to answered. It returns an error
-// if a run has more than maxInterrupts.
-func (e *evaluator) answerNew(ctx context.Context, r *outcome, interrupts []event.Interrupt, approve bool, answered map[string]bool) error {
+// answerNewInterrupts answers the interrupts that answered does not have yet, and adds their ids to answered. It
+// returns an error if a run has more than maxInterrupts.
+func (e *evaluator) answerNewInterrupts(ctx context.Context, r *outcome, interrupts []event.Interrupt, approve bool, answered map[string]bool) error {
 	for _, interrupt := range interrupts {
 		if answered[interrupt.ID] {
 			continue

@@ -209,7 +209,7 @@ func (d *Deliverer) remove(job event.Job, rec record) {
 	if err := errors.Join(deleteErr, doneErr); err != nil {
 		d.Logger.Warn("a delivery could not be removed; it may be sent again", "run_id", rec.Body.RunID, "error", err)
 	}
-	d.uncount(int64(len(job.Request())))
+	d.countRemoved(int64(len(job.Request())))
 	d.forgetLocal(job)
 }
 

@@ -155,7 +155,7 @@ func New(opts Options) (*Deliverer, error) {
 	_, err = opts.Meter.Int64ObservableGauge("answerd.deliveries.waiting", metric.WithUnit("{delivery}"),
 		metric.WithDescription("Deliveries that wait for their next attempt, of all processes that share the event log."),
 		metric.WithInt64Callback(func(_ context.Context, observe metric.Int64Observer) error {
-			observe.Observe(max(deliverer.waitingNow().count, 0))
+			observe.Observe(max(deliverer.waitingTally().count, 0))
 			return nil
 		}))
 	if err != nil {

@@ -74,7 +74,7 @@ func TestPrepareDoesNotCountADeliveryThatCannotBeStored(t *testing.T) {
 		p.endRun("", answered)
 		close(log.list)
 		synctest.Wait()
-		if waiting := p.waitingNow(); waiting != (tally{}) {
+		if waiting := p.waitingTally(); waiting != (tally{}) {
 			t.Errorf("waiting = %d with %d bytes, want 0 and 0", waiting.count, waiting.bytes)
 		}
 		p.stop()

@@ -85,7 +85,7 @@ func TestReceiverThatIsDownForAnHourGetsEveryRun(t *testing.T) {
 			return true
 		})
 
-		if n := p.waitingNow().count; n != 0 {
+		if n := p.waitingTally().count; n != 0 {
 			t.Errorf("waiting = %d, want 0", n)
 		}
 		before := len(attempts)
@@ -234,8 +234,8 @@ func TestWaitingDeliveriesAreBounded(t *testing.T) {
 		<-time.After(75 * time.Second) // they were counted in the log, too
 		synctest.Wait()
 		page, err := p.Log.Runs(t.Context(), event.Filter{Owner: deliveryOwner})
-		if n := int64(len(page.Runs)); err != nil || n < 2 || n > 10 || p.waitingNow().count != n || p.waitingNow().bytes > 3000 {
-			t.Errorf("stored deliveries = %d, %v, counted %d with %d bytes; want few, of at most 3000 bytes", n, err, p.waitingNow().count, p.waitingNow().bytes)
+		if n := int64(len(page.Runs)); err != nil || n < 2 || n > 10 || p.waitingTally().count != n || p.waitingTally().bytes > 3000 {
+			t.Errorf("stored deliveries = %d, %v, counted %d with %d bytes; want few, of at most 3000 bytes", n, err, p.waitingTally().count, p.waitingTally().bytes)
 		}
 		if !strings.Contains(log.String(), "too many deliveries wait") {
 			t.Errorf("log = %s, want what was given up", log.String())

@@ -51,15 +51,15 @@ func (d *Deliverer) cancelReserved(size int64) {
 	d.waiting.add(-1, size)
 }
 
-// uncount subtracts a delivery that was removed from the log.
-func (d *Deliverer) uncount(size int64) {
+// countRemoved subtracts a delivery that was removed from the log.
+func (d *Deliverer) countRemoved(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
 	d.waiting.add(-1, size)
 }
 
-// waitingNow returns d.waiting.
-func (d *Deliverer) waitingNow() tally {
+// waitingTally returns d.waiting.
+func (d *Deliverer) waitingTally() tally {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
 	return d.waiting

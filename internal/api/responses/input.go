@@ -200,15 +200,15 @@ func (q *Request) readApproval(field string, item inItem) error {
 	return nil
 }
 
-// readQuestion moves the history's last message, which must be the user's, to the question. A request has no question if
-// the history ends with an output of a client's function: the model then continues with the output. A request with
-// approvals has none either, because it resumes a run that already has a question. If such a request continues a thread,
-// its messages are new, and the run cannot take them.
+// readQuestion moves the history's last message, which must be the user's, to the question. A request has no question
+// if the history ends with an output of a client's function: the model then continues with the output. A request with
+// approvals has none either, because it resumes a run that already has a question. If such a request continues a
+// thread, its messages are new, and the run cannot take them.
 func (q *Request) readQuestion() error {
 	if len(q.Approvals) > 0 {
 		isQuestion := func(m agent.Message) bool { return m.Role == "user" }
 		if q.ContinueThread && slices.ContainsFunc(q.History, isQuestion) {
-			return &Invalid{"input", "must not have a message besides answers to approval requests: send the message in the next request"}
+			return &Invalid{"input", "must not have both a message and answers to approval requests: send the message in the next request"}
 		}
 		return nil
 	}

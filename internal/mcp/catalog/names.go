@@ -119,7 +119,7 @@ func (n *toolNamer) chooseName(original string) (name, reason string) {
 	tool := toolID{n.cfg.Name, original}
 	preferred := prefixedName(n.cfg, original)
 	if n.preferring[preferred] > 1 && hasUnsafeName(n.cfg, original) {
-		return n.freeVariant(safeNameWithDigest(n.cfg, original), tool), "another tool of the server has the same name once made safe"
+		return n.firstFreeName(safeNameWithDigest(n.cfg, original), tool), "another tool of the server has the same name once made safe"
 	}
 	if n.isFree(preferred, tool) {
 		return preferred, ""
@@ -127,7 +127,7 @@ func (n *toolNamer) chooseName(original string) (name, reason string) {
 	if withServer := nameWithServer(n.cfg, original); n.isFree(withServer, tool) {
 		return withServer, "another server's tool has its name"
 	}
-	return n.freeVariant(withDigest(preferred, tool), tool), "other tools have its names"
+	return n.firstFreeName(withDigest(preferred, tool), tool), "other tools have its names"
 }
 
 // isFree reports whether tool may get name: no other tool has it or has reserved it, and it is not pending.
@@ -141,7 +141,7 @@ func safeNameWithDigest(cfg *config.Server, original string) string {
 }
 
 // possibleNames returns the names that chooseName may return for a tool, depending on what other servers list. It does
-// not include names that only freeVariant makes.
+// not include names that only firstFreeName makes.
 func possibleNames(cfg *config.Server, original string) []string {
 	preferred := prefixedName(cfg, original)
 	return []string{
@@ -179,9 +179,9 @@ func namesBeforeListing(cfg *config.Server, accepted, expected []string) map[str
 	return names
 }
 
-// freeVariant returns name, or a variant of it with another digest if name is taken. The variant is needed only if a
+// firstFreeName returns name, or a variant of it with another digest if name is taken. The variant is needed only if a
 // server lists tools whose original names contain the digests of other tools.
-func (n *toolNamer) freeVariant(name string, tool toolID) string {
+func (n *toolNamer) firstFreeName(name string, tool toolID) string {
 	for n.isTaken(name, tool) {
 		name = withDigest(name, toolID{tool.server, tool.original + name})
 	}

@@ -20,7 +20,7 @@ type ToolList struct {
 
 // ListTools requests the pages of the server's list of tools, and calls add with each tool as received. It stops, and
 // sets Cut, after a page for which add returned false, after maxPages, and when it would request a page again. The
-// tools may have about maxBytes together: a page may have what is left of that, but at least transport.MaxMessage.
+// tools may have about maxBytes together: a page may have the remainder of that, but at least transport.MaxMessage.
 func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json.RawMessage) bool) (list ToolList, _ *transport.Failure) {
 	cut, failure := readPages(func(cursor string) (string, bool, *transport.Failure) {
 		page, failure := s.getToolPage(cursor, deadline, max(maxBytes, transport.MaxMessage))
