@@ -425,7 +425,8 @@ func (a *Agent) findInterrupt(ctx context.Context, run event.Run, id string) (ev
 }
 
 // validateInput returns an *InvalidError or *ContentError if an answer does not fit its interrupt. It may repair
-// in.Args in the answer to an approval.
+// in.Args in the answer to an approval. It sets the in.Content of an accepted form to {} if it is missing, because
+// clients omit it if no field was filled in.
 func (a *Agent) validateInput(run event.Run, asked event.Interrupt, in *Input) error {
 	switch asked.Kind {
 	case event.KindApproval:
@@ -437,6 +438,9 @@ func (a *Agent) validateInput(run event.Run, asked event.Interrupt, in *Input) e
 	case in.Approved != nil || in.Reason != "" || in.Args != nil:
 		return &InvalidError{"/approved", "goes with an approval; an elicitation is answered with action"}
 	case in.Action == mcp.Accept:
+		if in.Content == nil && asked.Mode != mcp.ElicitURL {
+			in.Content = jsonText("{}")
+		}
 		err := mcp.Elicitation{Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL}.Check(in.Content)
 		if wrong, ok := errors.AsType[*mcp.ContentError](err); ok {
 			return contentErrorAt("/content", wrong.Fields)

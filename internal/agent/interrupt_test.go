@@ -112,6 +112,22 @@ func TestAnswerThatDoesNotFitLeavesTheQuestionOpen(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 }
 
+func TestAcceptedFormNeedsNoContentIfNoFieldIsRequired(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "interview"}), llmtest.Says("Thanks.")), nil, agenttest.Stateless)
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
+	events := h.EventsUntil(t, run, func(e event.Event) bool {
+		if q, ok := e.Body.(event.Elicitation); ok {
+			if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept"}); err != nil {
+				t.Fatalf("answer without content: error %v, want none", err)
+			}
+		}
+		return e.Terminal()
+	})
+	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || strings.Count(string(r[0].Payload), "accept") != 3 {
+		t.Errorf("results %+v, want 1 with 3 accepted answers", r)
+	}
+}
+
 func TestQuestionThatNobodyAnswersExpires(t *testing.T) {
 	h := newAskFixture(t, func(o *agent.Options) { o.InputTimeout = time.Millisecond })
 	run, q := startUntilQuestion(t, h)

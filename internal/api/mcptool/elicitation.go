@@ -83,9 +83,6 @@ func ElicitationOf(interrupt event.Interrupt) Elicitation {
 // validates it.
 func InputOf(interrupt event.Interrupt, action string, content json.RawMessage) agent.Input {
 	if interrupt.Kind == event.KindElicitation {
-		if action == "accept" && content == nil && interrupt.Mode == "form" { // no field was filled in
-			content = json.RawMessage("{}")
-		}
 		return agent.Input{ID: interrupt.ID, Action: action, Content: content}
 	}
 	var decision struct {
