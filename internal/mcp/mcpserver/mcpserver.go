@@ -135,8 +135,12 @@ func (t Tool) sdkTool() *sdk.Tool {
 	return tool
 }
 
-// serveMoreTools is SDK middleware for the tools of MoreTools. It appends them to the last page of tools/list, and
-// executes their calls. They cannot be added to the SDK's server, whose tools are the same for every caller.
+// calledToolKey is the key of the context value that has the name of the called tool of MoreTools.
+type calledToolKey struct{}
+
+// serveMoreTools is SDK middleware for the tools of MoreTools. It appends them to the last page of tools/list. It passes
+// their calls on as calls of Tool, with their own name in the context, so that the SDK sets the resultType of their
+// results. They cannot be added to the SDK's server, whose tools are the same for every caller.
 func (h *Handler) serveMoreTools(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if method != "tools/list" && method != "tools/call" {
@@ -145,7 +149,10 @@ func (h *Handler) serveMoreTools(next sdk.MethodHandler) sdk.MethodHandler {
 		tools := h.moreTools(req)
 		call, isCall := req.(*sdk.CallToolRequest)
 		if isCall && slices.ContainsFunc(tools, func(t Tool) bool { return t.Name == call.Params.Name }) {
-			return h.handleCall(ctx, call)
+			params := *call.Params
+			params.Name = h.Tool.Name
+			ctx = context.WithValue(ctx, calledToolKey{}, call.Params.Name)
+			return next(ctx, method, &sdk.CallToolRequest{Session: call.Session, Params: &params, Extra: call.Extra})
 		}
 		result, err := next(ctx, method, req)
 		list, isList := result.(*sdk.ListToolsResult)
@@ -302,8 +309,9 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 
 // newCall converts the SDK's request req, which came with the HTTP request r. ctx is the SDK's context of the call.
 func newCall(ctx context.Context, req *sdk.CallToolRequest, r *http.Request, owner string) *Call {
+	moreTool, _ := ctx.Value(calledToolKey{}).(string) // "" for a call of Tool
 	call := &Call{
-		Tool: req.Params.Name, Arguments: req.Params.Arguments, Meta: req.Params.Meta,
+		Tool: cmp.Or(moreTool, req.Params.Name), Arguments: req.Params.Arguments, Meta: req.Params.Meta,
 		Request: r, RequestState: req.Params.RequestState, InputResponses: make(map[string]ElicitResult),
 		req: req, ctx: ctx, session: req.Session.ID(), owner: owner,
 	}

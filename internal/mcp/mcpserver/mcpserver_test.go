@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -230,6 +231,33 @@ func TestPanicEndsOnlyItsCall(t *testing.T) {
 	w := serveRequest(h, newRequest("POST", call, modernHeaders...))
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"isError":true`) || strings.Contains(w.Body.String(), "panic") {
 		t.Errorf(`code %d %s, want Code 200, String containing "isError":true, String without panic`, w.Code, w.Body)
+	}
+}
+
+// Clients of 2026-07-28 refuse a result without resultType (SEP-2322), and must find out by it that the
+// call needs input.
+func TestResultsOfFurtherToolsHaveAType(t *testing.T) {
+	more := func(*http.Request) []mcpserver.Tool {
+		return []mcpserver.Tool{{Name: "more", InputSchema: json.RawMessage(`{"type":"object"}`)}}
+	}
+	ask := mcpserver.Result{
+		InputRequests: []mcpserver.Elicitation{{ID: "q", Mode: mcpserver.ModeForm, Message: "?", Schema: json.RawMessage(`{"type":"object"}`)}},
+		RequestState:  "s",
+	}
+	for want, result := range map[string]mcpserver.Result{"complete": {Text: "hello"}, "input_required": ask} {
+		called := ""
+		h := newHandler(t, mcpserver.Options{MoreTools: more}, func(_ context.Context, c *mcpserver.Call) mcpserver.Result {
+			called = c.Tool
+			return result
+		})
+		for _, tool := range []string{"t", "more"} {
+			headers := append(slices.Clone(modernHeaders), "Mcp-Name", tool)
+			w := serveRequest(h, newRequest("POST", strings.Replace(call, `"name":"t"`, `"name":"`+tool+`"`, 1), headers...))
+			if !strings.Contains(w.Body.String(), `"resultType":"`+want+`"`) || called != tool {
+				t.Errorf("tool %s: got a call of %q and %s, want a call of %q and resultType %s", tool, called, w.Body, tool, want)
+			}
+		}
+		h.Close(t.Context())
 	}
 }
 
