@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -297,8 +296,8 @@ func (r *Request) runsBeside() bool { return !r.ContinueThread && r.OnBusy == Bu
 
 // openThread looks up the thread that request names, and returns the id of its active run. The id is "" if no run is
 // active or the thread does not exist. openThread sets request.threadExists and, if request names no agent, sets
-// request.Agent to the agent that answered last. It returns thread.ErrNoTurn if AfterRun is set but the thread does not
-// exist.
+// request.Agent to the agent that answered last. It returns thread.ErrNoAgent if that agent does not exist, and
+// thread.ErrNoTurn if AfterRun is set but the thread does not exist.
 func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Request) (active string, err error) {
 	if request.ThreadID == "" {
 		return "", nil
@@ -313,7 +312,13 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Re
 		return "", fmt.Errorf("read a thread: %w", err)
 	}
 	request.threadExists = true
-	request.Agent = cmp.Or(strings.TrimSpace(request.Agent), t.Agent)
+	if strings.TrimSpace(request.Agent) != "" || t.Agent == "" {
+		return t.Active, nil
+	}
+	request.Agent = t.Agent
+	if _, err := a.selectAgent(owner, t.Agent); errors.Is(err, ErrUnknownAgent) {
+		return "", thread.ErrNoAgent
+	}
 	return t.Active, nil
 }
 

@@ -100,9 +100,9 @@ func (o *Options) setDefaults() error {
 // Start waits up to ten seconds for a slot if too many runs are active. If another run of the thread is active,
 // Request.OnBusy decides whether Start waits until that run has ended.
 //
-// It may return *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining,
-// *Refusal, *usage.SpentError, ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn, *event.BusyError, or an error of the
-// log.
+// It may return *InvalidError, ErrUnknownAgent, thread.ErrNoAgent, ErrForbidden, ErrTooManyHops,
+// *ToolsUnavailableError, ErrDraining, *Refusal, *usage.SpentError, ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn,
+// *event.BusyError, or an error of the log.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request) (event.Run, error) {
 	activeID, err := a.openThread(ctx, owner, &request)
 	if err != nil {

@@ -169,6 +169,28 @@ func TestToolsOfARemovedAgentAreAnEmptyList(t *testing.T) {
 	}
 }
 
+// Its caller has named no agent, so the problem must not be about the id of one.
+func TestThreadOfARemovedAgentNeedsAnotherAgent(t *testing.T) {
+	t.Parallel()
+	s := newService(t, answerWithPrompt, withAgents, nil)
+	readBody(t, s.do(t, "POST", "/answer", `{"question":"?","thread_id":"t","agent":"b"}`))
+	if err := s.Agent.ReplaceAgents([]definition.Agent{{ID: "a", Prompt: "You are a."}}); err != nil {
+		t.Fatal(err)
+	}
+	for path, body := range map[string]string{
+		"/answer":              `{"question":"?","thread_id":"t"}`,
+		"/v1/chat/completions": `{"model":"scripted","messages":[{"role":"user","content":"?"}],"answerd":{"thread_id":"t"}}`,
+	} {
+		resp := s.do(t, "POST", path, body)
+		if got, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 404 || !strings.Contains(string(got), "answered last in this thread") {
+			t.Errorf("%s: got %d %s, %v, want 404 that names the cause", path, resp.StatusCode, got, err)
+		}
+	}
+	if got := readBody(t, s.do(t, "POST", "/answer", `{"question":"?","thread_id":"t","agent":"a"}`)); !strings.Contains(got, "You are a.") {
+		t.Errorf("with another agent: got %s, want its answer", got)
+	}
+}
+
 func TestEachAgentIsAnMCPTool(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2025-11-25", "2026-07-28"} {

@@ -167,6 +167,7 @@ var sentinelProblems = []struct {
 	{agent.ErrKeyElsewhere, "unprocessable", "This Idempotency-Key was used for a request to another path."},
 	{thread.ErrNoTurn, "not_found", "The thread does not have this turn, or not any more."},
 	{agent.ErrUnknownAgent, "not_found", "There is no agent with this id."},
+	{thread.ErrNoAgent, "not_found", "The agent that answered last in this thread is not available any more. Name another agent to continue the thread."},
 	{agent.ErrUnknownServer, "not_found", "There is no MCP server with this name."},
 	{record.ErrNotEnded, "conflict", "The run has not ended. Wait for its end, or cancel it."},
 	{event.ErrNotFound, "not_found", "There is no such run."},

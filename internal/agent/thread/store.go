@@ -11,8 +11,13 @@ import (
 	"answerd/internal/event"
 )
 
-// ErrNoTurn means that the thread has no turn, or no longer has it, for the run that a question is to follow.
-var ErrNoTurn = errors.New("the thread does not have that turn")
+var (
+	// ErrNoTurn means that the thread has no turn, or no longer has it, for the run that a question is to follow.
+	ErrNoTurn = errors.New("the thread does not have that turn")
+	// ErrNoAgent means that a question names no agent, and that the agent that answered last in the thread does not
+	// exist any more, or that the caller may not use it.
+	ErrNoAgent = errors.New("the agent of the thread is not available")
+)
 
 const (
 	// maxBytes and maxTurns limit the page of turns that Read reads at once. A context window usually holds less.
