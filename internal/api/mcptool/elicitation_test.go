@@ -36,6 +36,14 @@ func TestApprovalIsGivenByItsFieldOnly(t *testing.T) {
 	}
 }
 
+// A call can continue a run that started before its agent had an output schema. MCP clients refuse a structured content
+// of null.
+func TestResultWithoutOutputHasNoStructuredContent(t *testing.T) {
+	if r := mcptool.OutputResult(event.FinalAnswer{Answer: "Well."}); r.Structured != nil || !r.IsError || r.Text != "Well." {
+		t.Errorf("got %#v, want an error with the text Well. and no structured content", r)
+	}
+}
+
 // Else a person could take the part that they see for the whole call.
 func TestApprovalSaysHowMuchOfTheArgumentsItShows(t *testing.T) {
 	args := `{"text":"` + strings.Repeat("x", 5000) + `","path":"/etc"}`

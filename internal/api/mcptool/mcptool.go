@@ -83,7 +83,10 @@ func withoutOutputSchema(input json.RawMessage) json.RawMessage {
 // OutputResult returns the result of a run that ended with f, for a tool with HasOwnOutput. IsError is set if the
 // answer has no output, because the result then does not conform to the tool's output schema.
 func OutputResult(f event.FinalAnswer) Result {
-	return Result{Text: f.Answer, Structured: f.Output, IsError: f.Output == nil}
+	if f.Output == nil { // it must not be assigned to Structured, which would then be null in JSON
+		return Result{Text: f.Answer, IsError: true}
+	}
+	return Result{Text: f.Answer, Structured: f.Output}
 }
 
 // Decode decodes a call's arguments. They are the members of POST /answer except for background, because a call's
