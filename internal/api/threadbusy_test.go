@@ -1,10 +1,13 @@
 package api_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
+	"answerd/internal/api"
 	"answerd/internal/api/native"
 	"answerd/internal/event"
 )
@@ -88,4 +91,35 @@ func TestSuspendedRunKeepsItsThreadBusy(t *testing.T) {
 		t.Errorf("DELETE: %s, want 204", resp.Status)
 	}
 	wantProblem(t, s.do(t, "GET", "/runs/"+one.RunID, ""), 410, "gone")
+}
+
+// logThatCallsBeforeDelete calls beforeDelete once, before it deletes a run.
+type logThatCallsBeforeDelete struct {
+	event.Log
+	beforeDelete func()
+}
+
+func (l logThatCallsBeforeDelete) Delete(ctx context.Context, run string) error {
+	l.beforeDelete()
+	return l.Log.Delete(ctx, run)
+}
+
+// A question that waited for the active run of a thread (on_busy) starts its run when that one is cancelled, while the
+// thread is deleted.
+func TestDeletedThreadDeletesTheRunOfAWaitingQuestion(t *testing.T) {
+	t.Parallel()
+	var s *service
+	var second native.Status
+	start := func(question string) native.Status {
+		return decodeResponse[native.Status](t, s.do(t, "POST", "/answer", `{"question":"`+question+`","thread_id":"t","background":true}`), 202)
+	}
+	startSecond := sync.OnceFunc(func() { second = start("two") })
+	s = newService(t, waitingModel(make(chan struct{})), nil, func(o *api.Options) { o.Log = logThatCallsBeforeDelete{o.Log, startSecond} })
+	first := start("one")
+	if resp := s.do(t, "DELETE", "/threads/t", ""); resp.StatusCode != http.StatusNoContent {
+		t.Errorf("DELETE: got %s, want 204", resp.Status)
+	}
+	for _, run := range []native.Status{first, second} {
+		wantProblem(t, s.do(t, "GET", "/runs/"+run.RunID, ""), 410, "gone")
+	}
 }

@@ -217,32 +217,16 @@ func (h *Handler) renameThread(w http.ResponseWriter, r *http.Request) error {
 // deleteThread serves DELETE /threads/{thread_id}: it cancels the thread's unfinished runs, and then deletes all of its
 // runs, with their child runs, and the thread. The runs are deleted one by one, because DeleteThread does not delete
 // them. The thread is last, so that a client whose request failed in between still finds it and can repeat the request.
-// If a run does not end within cancelWait, deleteThread deletes nothing and answers 409.
+// If a run does not end within cancelWait, deleteThread answers 409 and keeps the thread.
 func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	t, err := h.ownedThread(r)
 	if err != nil {
 		return err
 	}
-	runs, err := h.runsOfThread(r.Context(), t.Owner, t.ID)
-	if err != nil {
-		return err
-	}
-	for _, run := range runs {
-		if run.Last.Terminal() || run.ParentID != "" { // a child ends before its parent, so waiting for that is enough
-			continue
-		}
-		_, err := h.cancelAndWait(r, run.ID)
-		if errors.Is(err, errContextEnded) {
-			p := newProblem("conflict", "A run of the thread was cancelled and has not ended yet. Delete the thread again.")
-			p.RunID = run.ID
-			return p
-		}
-		if err != nil && !isMissing(err) {
-			return err
-		}
-	}
-	for _, run := range runs {
-		if err := h.Log.Delete(r.Context(), run.ID); err != nil && !isMissing(err) {
+	// The end of an active run lets a waiting question (on_busy) start another run of the thread. So look again until no
+	// run is active.
+	for wasActive := true; wasActive; {
+		if wasActive, err = h.deleteRunsOfThread(r, t); err != nil {
 			return err
 		}
 	}
@@ -251,4 +235,35 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeNoContent(w)
 	return nil
+}
+
+// deleteRunsOfThread cancels the thread's unfinished runs, and deletes all of its runs. wasActive says that at least one
+// of them had not ended. If a run does not end within cancelWait, deleteRunsOfThread deletes nothing, and the error is
+// the problem conflict.
+func (h *Handler) deleteRunsOfThread(r *http.Request, t event.Thread) (wasActive bool, err error) {
+	runs, err := h.runsOfThread(r.Context(), t.Owner, t.ID)
+	if err != nil {
+		return false, err
+	}
+	for _, run := range runs {
+		if run.Last.Terminal() || run.ParentID != "" { // a child ends before its parent, so waiting for that is enough
+			continue
+		}
+		wasActive = true
+		_, err := h.cancelAndWait(r, run.ID)
+		if errors.Is(err, errContextEnded) {
+			p := newProblem("conflict", "A run of the thread was cancelled and has not ended yet. Delete the thread again.")
+			p.RunID = run.ID
+			return wasActive, p
+		}
+		if err != nil && !isMissing(err) {
+			return wasActive, err
+		}
+	}
+	for _, run := range runs {
+		if err := h.Log.Delete(r.Context(), run.ID); err != nil && !isMissing(err) {
+			return wasActive, err
+		}
+	}
+	return wasActive, nil
 }
