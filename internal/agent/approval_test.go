@@ -2,6 +2,8 @@ package agent_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -14,6 +16,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/replay"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/agent/webhook/webhooktest"
 	"answerd/internal/auth"
@@ -83,6 +86,27 @@ func TestCallWaitsForItsApproval(t *testing.T) {
 	}
 	if r := agenttest.EventsOf[event.ApprovalResolved](events)[0]; !r.Approved || r.Reason != "Go on." || r.InterruptID != i.ID || r.CallID != i.CallID {
 		t.Errorf(`approval resolved %+v, want Approved true, Reason "Go on.", InterruptID %q, CallID %q`, r, i.ID, i.CallID)
+	}
+}
+
+// The digest of an approval is that of the arguments in its event, also if the model writes white space between them.
+func TestApprovalHasTheDigestOfTheArgumentsInItsEvent(t *testing.T) {
+	h := newAddFixture(t, nil, llmtest.Call{Name: "add", Args: "{\"a\": 1,\n \"b\": 2}"})
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
+	var asked event.Interrupt // as a process that takes over the run reads it
+	h.EventsUntil(t, run, func(e event.Event) bool {
+		if question, _ := replay.InterruptOf(e); question.ID != "" {
+			asked = question
+		}
+		return asked.ID != ""
+	})
+	got := waitUntilSuspended(t, h, run, 1)[0].ArgsSHA256
+	if asked.ArgsSHA256 != got {
+		t.Errorf("digest of the event: got %s, want %s", asked.ArgsSHA256, got)
+	}
+	sum := sha256.Sum256([]byte(onePlusTwo.Args))
+	if want := hex.EncodeToString(sum[:]); got != want {
+		t.Errorf("digest: got %s, want %s, that of %s", got, want, onePlusTwo.Args)
 	}
 }
 

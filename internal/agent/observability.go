@@ -3,8 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"log/slog"
 	"sync"
@@ -16,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"answerd/internal/agent/record"
+	"answerd/internal/agent/replay"
 	"answerd/internal/agent/usage"
 	"answerd/internal/event"
 	"answerd/internal/export"
@@ -251,7 +250,7 @@ func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err err
 	attrs := []slog.Attr{
 		slog.String("actor", actor), slog.String("subject", exec.caller.Subject), slog.String("issuer", exec.caller.Issuer),
 		slog.String("call_id", exec.CallID), slog.String("server", cmp.Or(exec.Server, exec.tool.Server)), slog.String("tool", exec.Tool),
-		slog.String("tool_version", exec.tool.Version()), slog.String("args_sha256", argsDigest(jsonText(exec.argsAsWritten()))),
+		slog.String("tool_version", exec.tool.Version()), slog.String("args_sha256", replay.ArgsDigest([]byte(exec.argsAsWritten()))),
 		slog.String("decision", decided.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", exec.duration.Milliseconds()),
 	}
 	addIfSet := func(name, value string) {
@@ -416,10 +415,4 @@ func (l *loop) settingsForExport() export.Settings {
 // Export returns the export of a run that has ended. The error is record.ErrNotEnded or an error of the log.
 func (a *Agent) Export(ctx context.Context, run string) (*export.Document, error) {
 	return a.recorder.Export(ctx, run)
-}
-
-// argsDigest returns the SHA-256 of args in lower-case hexadecimal.
-func argsDigest(args jsonText) string {
-	sum := sha256.Sum256(args)
-	return hex.EncodeToString(sum[:])
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"answerd/internal/agent/replay"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
 )
@@ -76,7 +77,7 @@ func (a *Agent) requireApproval(ctx context.Context, exec *toolExecution) error 
 func (l *loop) askApproval(ctx context.Context, exec *toolExecution) error {
 	question := event.Interrupt{
 		Kind: event.KindApproval, Call: exec.Call, Message: fmt.Sprintf("Allow the call of %s on the MCP server %s?", exec.Tool, exec.Server),
-		Args: exec.args, ArgsSHA256: argsDigest(exec.args), ToolVersion: exec.tool.Version(),
+		Args: exec.args, ArgsSHA256: replay.ArgsDigest(exec.args), ToolVersion: exec.tool.Version(),
 	}
 	if c := l.replayed.Call(exec.CallID); c != nil && c.Approval != nil {
 		question.ToolVersion = c.Approval.ToolVersion // the version that the person was shown

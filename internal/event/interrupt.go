@@ -29,7 +29,7 @@ type Interrupt struct {
 
 	// For KindApproval: the call that an approval permits once.
 	Args        json.RawMessage `json:"args,omitempty"`
-	ArgsSHA256  string          `json:"args_sha256,omitempty"`  // SHA-256 of the bytes of Args, in hex
+	ArgsSHA256  string          `json:"args_sha256,omitempty"`  // SHA-256 of Args as events have it, in hex
 	ToolVersion string          `json:"tool_version,omitempty"` // SHA-256 of the tool's definition, in hex
 
 	// For KindElicitation.

@@ -1,9 +1,11 @@
 package replay
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -86,6 +88,16 @@ func (j *partJoiner) addPart(words []string) (complete bool) {
 // CallKey returns the key that identifies a call in notes. It is a hash of the call's id, because an id chosen by a
 // provider may be too long for a note.
 func CallKey(callID string) string { return hexSHA256([]byte(callID)) }
+
+// ArgsDigest returns the SHA-256 of a call's arguments in hexadecimal. White space between JSON tokens does not count,
+// because clients and exports get events without it.
+func ArgsDigest(args []byte) string {
+	var compact bytes.Buffer
+	if json.Compact(&compact, args) == nil { // else the model did not write JSON
+		args = compact.Bytes()
+	}
+	return hexSHA256(args)
+}
 
 // hexSHA256 returns the SHA-256 of data in hexadecimal.
 func hexSHA256(data []byte) string {

@@ -445,7 +445,7 @@ func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
 			Call:        body.Call,
 			Message:     body.Message,
 			Args:        body.Args,
-			ArgsSHA256:  hexSHA256(body.Args),
+			ArgsSHA256:  ArgsDigest(body.Args),
 			ToolVersion: body.ToolVersion,
 			CreatedAt:   e.Time,
 			ExpiresAt:   body.ExpiresAt,
