@@ -424,10 +424,10 @@ func TestCallAfterOneThatWaitsForAPersonWaitsToo(t *testing.T) {
 	}
 }
 
-// Arguments that a person changed are sent to the hook too. If the hook changes them again, they
-// need another approval.
+// Arguments that a person changed are sent to the hook too. If the hook changes them again, and not
+// only their white space, they need another approval.
 func TestChangedArgumentsAreSentToTheHookAgain(t *testing.T) {
-	for reply, want := range map[string]string{`{}`: "", `{"args":{"a":1,"b":1}}`: "does not let this call", `{"abort":true}`: "A hook refused"} {
+	for reply, want := range map[string]string{`{}`: "", `{"args":{"a": 40, "b": 5}}`: "", `{"args":{"a":1,"b":1}}`: "does not let this call", `{"abort":true}`: "A hook refused"} {
 		service := webhooktest.New(t, func(q webhooktest.Question) string {
 			if q.Hook == "pre_tool_call" && strings.Contains(string(q.Args), "40") {
 				return reply

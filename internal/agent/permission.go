@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +92,7 @@ func (l *loop) askApproval(ctx context.Context, exec *toolExecution) error {
 		exec.decision = res.denialDecision()
 		return exec.failure(mcp.Denied, res.refusalMessage())
 	}
-	if res.Args != nil && !bytes.Equal(res.Args, exec.args) {
+	if res.Args != nil && replay.ArgsDigest(res.Args) != replay.ArgsDigest(exec.args) {
 		exec.args = res.Args
 		exec.edited = true
 		if err := l.agent.recheckEditedArgs(ctx, exec); err != nil {
@@ -112,7 +111,7 @@ func (a *Agent) recheckEditedArgs(ctx context.Context, exec *toolExecution) erro
 	if err := a.callPreHook(ctx, exec); err != nil {
 		return err
 	}
-	if !bytes.Equal(exec.args, approved) {
+	if replay.ArgsDigest(exec.args) != replay.ArgsDigest(approved) {
 		exec.decision = decision{verdict: denied, reason: "changed by a hook after its approval"}
 		return exec.failure(mcp.Denied, "A hook does not let this call be made with the arguments that a person approved.")
 	}

@@ -309,7 +309,7 @@ func (l *loop) approvedArgs(replayedCall *replay.Call) (args jsonText, edited bo
 	if res == nil || !res.isApproved() || res.Args == nil {
 		return nil, false
 	}
-	return res.Args, string(res.Args) != string(replayedCall.Approval.Args)
+	return res.Args, replay.ArgsDigest(res.Args) != replay.ArgsDigest(replayedCall.Approval.Args)
 }
 
 // takeReplayedQuestion looks for wanted, a question that this process is about to ask, among the questions that earlier
