@@ -137,6 +137,7 @@ func TestAskReportsWhatIsWrong(t *testing.T) {
 		"no question":    {[]string{"ask", "-url", url}, 2, "usage: answerd ask"},
 		"unknown flag":   {[]string{"chat", "-json"}, 2, "usage: answerd chat"},
 		"no server":      {[]string{"ask", "-url", "http://127.0.0.1:1", "hi"}, 1, "ask answerd at http://127.0.0.1:1"},
+		"help after --":  {[]string{"ask", "-url", "http://127.0.0.1:1", "--", "what", "does", "-h", "do?"}, 1, "ask answerd at http://127.0.0.1:1"},
 		"no token file":  {[]string{"ask", "-url", url, "-token-file", "/nonexistent", "hi"}, 1, "read -token-file"},
 		"question wrong": {[]string{"ask", "-url", url, "-thread", strings.Repeat("x", 300), "hi"}, 1, "/thread_id"},
 	} {

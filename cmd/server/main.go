@@ -175,15 +175,20 @@ func (c quotationCutter) Write(line []byte) (int, error) {
 // stderrTimeout bounds how long the process waits, before it exits, for stderr to accept the last lines.
 const stderrTimeout = time.Second
 
-// run executes the command in args[0], or serve if args is empty. A help flag anywhere in args prints the help instead.
-// run returns when the command is done. For serve, that is after the drain that follows the end of ctx.
+// run executes the command in args[0], or serve if args is empty. A help flag in args prints the help instead, but not
+// after --, where a question may contain it. run returns when the command is done. For serve, that is after the drain
+// that follows the end of ctx.
 func run(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	name := "serve"
 	if len(args) > 0 {
 		name, args = args[0], args[1:]
 	}
+	flags := args
+	if i := slices.Index(args, "--"); i >= 0 {
+		flags = args[:i]
+	}
 	switch {
-	case isHelpFlag(name), slices.ContainsFunc(args, isHelpFlag):
+	case isHelpFlag(name), slices.ContainsFunc(flags, isHelpFlag):
 		name, args = "help", nil
 	case name == "-version", name == "--version":
 		name = "version"
