@@ -117,6 +117,9 @@ func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 // servers before it calls use, and stops it before it returns.
 func withSession(ctx context.Context, flags askFlags, environ environment, stdout, stderr io.Writer, use func(*terminal.Session) error) error {
 	url := flags.url
+	if err := checkURLFlag(url); err != nil {
+		return err
+	}
 	if url == "" {
 		var err error
 		if url, err = environ.serviceURL(); err != nil {
@@ -255,6 +258,9 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 	flags, path, err := parseEvalFlags(args)
 	if err != nil {
 		return &usageError{"usage: answerd eval SUITE.yaml [-url U] [-token-file F] [-out report.json] [-junit report.xml] [-against other.env] [-parallel 1…64]"}
+	}
+	if err := checkURLFlag(flags.url); err != nil {
+		return err
 	}
 	suite, err := readSuite(path)
 	if err != nil {

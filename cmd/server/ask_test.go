@@ -137,6 +137,8 @@ func TestAskReportsWhatIsWrong(t *testing.T) {
 		"no question":    {[]string{"ask", "-url", url}, 2, "usage: answerd ask"},
 		"unknown flag":   {[]string{"chat", "-json"}, 2, "usage: answerd chat"},
 		"no server":      {[]string{"ask", "-url", "http://127.0.0.1:1", "hi"}, 1, "ask answerd at http://127.0.0.1:1"},
+		"no scheme":      {[]string{"ask", "-url", "127.0.0.1:8080", "hi"}, 2, "-url must be an http or https URL"},
+		"eval no scheme": {[]string{"eval", "-url", "localhost:8080", "suite.yaml"}, 2, "-url must be an http or https URL"},
 		"help after --":  {[]string{"ask", "-url", "http://127.0.0.1:1", "--", "what", "does", "-h", "do?"}, 1, "ask answerd at http://127.0.0.1:1"},
 		"no token file":  {[]string{"ask", "-url", url, "-token-file", "/nonexistent", "hi"}, 1, "read -token-file"},
 		"question wrong": {[]string{"ask", "-url", url, "-thread", strings.Repeat("x", 300), "hi"}, 1, "/thread_id"},

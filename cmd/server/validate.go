@@ -322,6 +322,15 @@ func isURL(s string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
+// checkURLFlag returns a *usageError if url, the value of -url, is given and is not an http or https URL. Users often
+// leave the scheme out.
+func checkURLFlag(url string) error {
+	if url != "" && !isURL(url) {
+		return &usageError{"-url must be an http or https URL, such as http://127.0.0.1:8080"}
+	}
+	return nil
+}
+
 // unauthenticatedError returns the error for listening beyond loopback without authentication, where any program in the
 // network could use the tools. It names the setting that the address comes from, PORT or ADDR.
 func (c *config) unauthenticatedError() error {
