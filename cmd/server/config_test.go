@@ -232,6 +232,27 @@ func TestLoadConfigRefusesAnEmptySecretFile(t *testing.T) {
 	}
 }
 
+// net/http would send no request, which looked as if the endpoint could not be reached.
+func TestLoadConfigRefusesAKeyThatNoHeaderCanHave(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte("sk-canary\nsk-old\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		settings []string
+		want     string
+	}{
+		{[]string{"LLM_API_KEY_FILE", path}, "LLM_API_KEY: or OPENAI_API_KEY has a line break"},
+		{[]string{"OPENAI_API_KEY", "sk-\x00canary"}, "LLM_API_KEY: or OPENAI_API_KEY has a line break"},
+		{[]string{"MODELS_FILE", modelsFile(t, `[{"id":"m","api_key":"${KEY}"}]`), "KEY", "sk-\rcanary"}, "MODELS_FILE: /0/api_key: has a line break"},
+	} {
+		_, err := loadConfig(newTestEnvironment(append(c.settings, "LLM_BASE_URL", "http://127.0.0.1:9/v1")...))
+		if got := fmt.Sprint(err); !strings.HasPrefix(got, c.want) || strings.Contains(got, "canary") {
+			t.Errorf("%q: got error %q, want one that begins with %q", c.settings, got, c.want)
+		}
+	}
+}
+
 func TestLoadConfigWarnsAboutUnknownVariables(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mcp.json")
 	if err := os.WriteFile(file, []byte(`{"mcpServers": {"crm": {"url": "https://crm.example", "bearerToken": "${MCP_CRM_TOKEN}",

@@ -53,6 +53,8 @@ func (c *config) expandProfile(i int) error {
 		return &configError{"MODELS_FILE", fmt.Sprintf("/%d/base_url: must be an http or https URL", i)}
 	case hasChatPath(profile.BaseURL):
 		return &configError{"MODELS_FILE", fmt.Sprintf("/%d/base_url: must end before /chat/completions, which answerd appends", i)}
+	case hasControlCharacter(profile.APIKey):
+		return &configError{"MODELS_FILE", fmt.Sprintf("/%d/api_key: has a line break or another control character, which an HTTP header cannot have", i)}
 	}
 	for _, path := range paths {
 		if *path != "" && !filepath.IsAbs(*path) {

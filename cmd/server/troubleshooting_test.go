@@ -140,6 +140,7 @@ var symptoms = map[string]symptom{
 	"LLM_BASE_URL: must be an http or https URL":                        startFails("LLM_BASE_URL", "llm.example.com"),
 	"is not a setting and has no effect":                                startWarns("LLM_APIKEY", "k"),
 	"is in quotes, which are part of the value":                         startWarns("LLM_API_KEY", `"k"`),
+	"has a line break or another control character":                     startFails("LLM_API_KEY", "first\nsecond"),
 	"ADDR: is not loopback and no inbound authentication is set":        startFails("ADDR", ":8080"),
 	"ADDR: must be host:port":                                           startFails("ADDR", "8080"),
 	"address already in use":                                            occupiedPort,
