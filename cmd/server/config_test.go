@@ -245,6 +245,7 @@ func TestLoadConfigRefusesAKeyThatNoHeaderCanHave(t *testing.T) {
 		{[]string{"LLM_API_KEY_FILE", path}, "LLM_API_KEY: or OPENAI_API_KEY has a line break"},
 		{[]string{"OPENAI_API_KEY", "sk-\x00canary"}, "LLM_API_KEY: or OPENAI_API_KEY has a line break"},
 		{[]string{"MODELS_FILE", modelsFile(t, `[{"id":"m","api_key":"${KEY}"}]`), "KEY", "sk-\rcanary"}, "MODELS_FILE: /0/api_key: has a line break"},
+		{[]string{"MODELS_FILE", modelsFile(t, `[{"id":"m","headers":{"Api-Key":"${KEY}"}}]`), "KEY", "sk-canary\nx"}, `MODELS_FILE: /0/headers: "Api-Key" has a line break`},
 	} {
 		_, err := loadConfig(newTestEnvironment(append(c.settings, "LLM_BASE_URL", "http://127.0.0.1:9/v1")...))
 		if got := fmt.Sprint(err); !strings.HasPrefix(got, c.want) || strings.Contains(got, "canary") {

@@ -56,6 +56,11 @@ func (c *config) expandProfile(i int) error {
 	case hasControlCharacter(profile.APIKey):
 		return &configError{"MODELS_FILE", fmt.Sprintf("/%d/api_key: has a line break or another control character, which an HTTP header cannot have", i)}
 	}
+	for name, value := range profile.Headers {
+		if hasControlCharacter(value) {
+			return &configError{"MODELS_FILE", fmt.Sprintf("/%d/headers: %.80q has a line break or another control character, which an HTTP header cannot have", i, name)}
+		}
+	}
 	for _, path := range paths {
 		if *path != "" && !filepath.IsAbs(*path) {
 			*path = filepath.Join(filepath.Dir(c.ModelsFile), *path)
