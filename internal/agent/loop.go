@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -183,10 +184,7 @@ func (l *loop) checkLimits(ctx context.Context, turn int) error {
 // reason is stopReason if a limit stopped the run, and otherwise the model's own.
 func (l *loop) finalAnswer(reply modelReply) event.FinalAnswer {
 	l.metadata.Steps = l.step
-	l.metadata.FinishReason = reply.finish
-	if l.stopReason != "" {
-		l.metadata.FinishReason = l.stopReason
-	}
+	l.metadata.FinishReason = cmp.Or(l.stopReason, reply.finish)
 	l.metadata.Cost = l.cost()
 	return event.FinalAnswer{Answer: reply.text, Metadata: l.metadata, FinishReason: l.metadata.FinishReason}
 }

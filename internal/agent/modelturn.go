@@ -269,9 +269,7 @@ func (s *modelStream) appendPart(ctx context.Context, part llm.Part) error {
 	case llm.Finish:
 		s.finish = p.Reason
 		s.preferredModel = p.Asked
-		if p.Model != "" {
-			s.metadata.UpstreamModel = p.Model
-		}
+		s.metadata.UpstreamModel = cmp.Or(p.Model, s.metadata.UpstreamModel)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,9 +70,7 @@ func (l *loop) readSample(ctx context.Context, request llm.Request, output *budg
 			}
 		case llm.Finish:
 			sample.Cut = p.Reason == "length"
-			if p.Model != "" {
-				sample.Model = p.Model
-			}
+			sample.Model = cmp.Or(p.Model, sample.Model)
 		}
 	}
 	sample.Text = text.String()

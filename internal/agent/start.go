@@ -346,9 +346,7 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 		return err
 	}
 	defaultModel, profiles := a.Models()
-	if request.Model == "" {
-		request.Model = defaultModel
-	}
+	request.Model = cmp.Or(request.Model, defaultModel)
 	if _, served := profiles[request.Model]; !served && len(profiles) > 0 {
 		return errUnknownModel
 	}

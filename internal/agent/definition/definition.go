@@ -14,6 +14,7 @@
 package definition
 
 import (
+	"cmp"
 	"encoding/json"
 	"path"
 	"slices"
@@ -113,15 +114,9 @@ func (a *Agent) NeedsApproval(tool catalog.Tool) bool {
 // ApplySampling returns a question's sampling parameters, with those that the question leaves out taken from the agent.
 // An agent sets only temperature, seed and reasoning effort.
 func (a *Agent) ApplySampling(sampling llm.Sampling) llm.Sampling {
-	if sampling.Temperature == nil {
-		sampling.Temperature = a.Sampling.Temperature
-	}
-	if sampling.Seed == nil {
-		sampling.Seed = a.Sampling.Seed
-	}
-	if sampling.ReasoningEffort == "" {
-		sampling.ReasoningEffort = a.Sampling.ReasoningEffort
-	}
+	sampling.Temperature = cmp.Or(sampling.Temperature, a.Sampling.Temperature)
+	sampling.Seed = cmp.Or(sampling.Seed, a.Sampling.Seed)
+	sampling.ReasoningEffort = cmp.Or(sampling.ReasoningEffort, a.Sampling.ReasoningEffort)
 	return sampling
 }
 

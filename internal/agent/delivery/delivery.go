@@ -134,9 +134,7 @@ type record struct {
 
 // New returns a Deliverer with the defaults of Options applied, and starts its countLoop, which Drain ends.
 func New(opts Options) (*Deliverer, error) {
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	opts.Meter = cmp.Or[metric.Meter](opts.Meter, metricnoop.NewMeterProvider().Meter(""))
 	opts.MaxBytes = cmp.Or(opts.MaxBytes, 32<<20)
 	if opts.CurrentSecret == nil {

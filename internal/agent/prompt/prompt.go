@@ -8,6 +8,7 @@
 package prompt
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -54,15 +55,9 @@ type renderedPrompt struct {
 
 // New returns a Prompt. It returns an error if executing the template fails.
 func New(opts Options) (*Prompt, error) {
-	if opts.Template == "" {
-		opts.Template = defaultPrompt
-	}
-	if opts.Username == "" {
-		opts.Username = "user"
-	}
-	if opts.Location == nil {
-		opts.Location = time.UTC
-	}
+	opts.Template = cmp.Or(opts.Template, defaultPrompt)
+	opts.Username = cmp.Or(opts.Username, "user")
+	opts.Location = cmp.Or(opts.Location, time.UTC)
 	t, err := template.New("system prompt").Option("missingkey=error").Parse(opts.Template)
 	if err != nil {
 		return nil, fmt.Errorf("parse the system prompt: %w", err)
