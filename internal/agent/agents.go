@@ -186,11 +186,8 @@ func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
 	}
 	request.Model = cmp.Or(request.Model, agent.Model)
 	request.Sampling = agent.ApplySampling(request.Sampling)
-	request.MaxTokens = budget.LowerTokens(request.MaxTokens, agent.MaxOutputTokens)
-	exceedsAgent := request.MaxTurns <= 0 || request.MaxTurns > agent.MaxTurns
-	if agent.MaxTurns > 0 && exceedsAgent {
-		request.MaxTurns = agent.MaxTurns
-	}
+	request.MaxTokens = budget.Lower(request.MaxTokens, agent.MaxOutputTokens)
+	request.MaxTurns = budget.Lower(request.MaxTurns, agent.MaxTurns)
 	if len(request.OutputSchema) == 0 {
 		request.OutputSchema = agent.OutputSchema
 	}
@@ -452,14 +449,14 @@ func (l *loop) offeredTools(final bool) []llm.Tool {
 // refused prompt and answer together (answerRefused), the answer must also fit into the window behind the prompt. final
 // says that this is the last turn, for which the budget keeps a reserve.
 func (l *loop) answerTokens(final bool) int64 {
-	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
-	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
-	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPromptTokens, final))
+	limit := budget.Lower(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
+	limit = budget.Lower(limit, l.profile.MaxOutputTokens)
+	limit = budget.Lower(limit, l.budget.AnswerTokens(l.lastPromptTokens, final))
 	isLimited := limit != 0
 	if !isLimited && !l.answerRefused {
 		return 0
 	}
-	return budget.LowerTokens(limit, l.window.AnswerTokens())
+	return budget.Lower(limit, l.window.AnswerTokens())
 }
 
 // modelRequest returns the model request for a turn, counted from 1. In the final turn it offers no tools.

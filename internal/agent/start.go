@@ -17,6 +17,7 @@ import (
 
 	"answerd/internal/agent/admission"
 	"answerd/internal/agent/attachment"
+	"answerd/internal/agent/budget"
 	"answerd/internal/agent/output"
 	"answerd/internal/agent/prompt"
 	"answerd/internal/agent/record"
@@ -371,9 +372,7 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 	} else if request.History == nil && request.parent.Run == "" { // a child run adds no turn to the thread
 		request.ContinueThread = true
 	}
-	if request.MaxTurns <= 0 || request.MaxTurns > a.MaxTurns {
-		request.MaxTurns = a.MaxTurns
-	}
+	request.MaxTurns = budget.Lower(request.MaxTurns, a.MaxTurns)
 	if err := a.validateCostLimit(*request); err != nil {
 		return err
 	}

@@ -41,13 +41,13 @@ type Limits struct {
 // Within returns the lower of l and other for each limit, where 0 means no limit.
 func (l Limits) Within(other Limits) Limits {
 	return Limits{
-		ToolCalls:    lowerLimit(l.ToolCalls, other.ToolCalls),
-		InputTokens:  lowerLimit(l.InputTokens, other.InputTokens),
-		OutputTokens: lowerLimit(l.OutputTokens, other.OutputTokens),
-		TotalTokens:  lowerLimit(l.TotalTokens, other.TotalTokens),
-		Seconds:      lowerLimit(l.Seconds, other.Seconds),
-		ResultBytes:  lowerLimit(l.ResultBytes, other.ResultBytes),
-		Cost:         lowerLimit(l.Cost, other.Cost),
+		ToolCalls:    Lower(l.ToolCalls, other.ToolCalls),
+		InputTokens:  Lower(l.InputTokens, other.InputTokens),
+		OutputTokens: Lower(l.OutputTokens, other.OutputTokens),
+		TotalTokens:  Lower(l.TotalTokens, other.TotalTokens),
+		Seconds:      Lower(l.Seconds, other.Seconds),
+		ResultBytes:  Lower(l.ResultBytes, other.ResultBytes),
+		Cost:         Lower(l.Cost, other.Cost),
 	}
 }
 
@@ -64,8 +64,8 @@ func (l Limits) ByName() map[string]float64 {
 	}
 }
 
-// lowerLimit returns the lower of two limits, where 0 means no limit.
-func lowerLimit[N int | int64 | float64](a, b N) N {
+// Lower returns the lower of two limits, where 0 means no limit.
+func Lower[N int | int64 | float64](a, b N) N {
 	switch {
 	case a <= 0:
 		return b
@@ -103,10 +103,7 @@ type counter struct {
 }
 
 // Status says how much of a limit is used.
-type Status struct {
-	Name      string
-	Used, Max float64 // a Max of 0 means no limit
-}
+type Status struct{ Used, Max float64 } // a Max of 0 means no limit
 
 // New returns a Budget of which nothing is used. limits.Seconds is used only by Remaining and Status: the caller starts
 // clock with it. A nil price means that the price is unknown; the run's model calls then cost nothing. Whenever one of
@@ -365,10 +362,10 @@ func (b *Budget) Status(name string) Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if name == "seconds" {
-		return Status{Name: name, Used: b.clock.Elapsed().Seconds(), Max: b.seconds}
+		return Status{Used: b.clock.Elapsed().Seconds(), Max: b.seconds}
 	}
 	c := b.counterLocked(name)
-	return Status{Name: name, Used: c.used, Max: c.max}
+	return Status{Used: c.used, Max: c.max}
 }
 
 // Raise raises the limit called name. Budget events become due for it again, unless Restore has said that the log

@@ -31,9 +31,6 @@ func (b *Budget) AnswerTokens(prompt int64, last bool) int64 {
 	return max(int64(left), 1)
 }
 
-// LowerTokens returns the lower of two token limits, where 0 means no limit.
-func LowerTokens(a, b int64) int64 { return lowerLimit(a, b) }
-
 // Output measures an answer while it arrives, and says when to cut it. That is needed because endpoints report tokens
 // only at the end of an answer, and some ignore a request's limit.
 type Output struct {
