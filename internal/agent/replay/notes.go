@@ -57,17 +57,16 @@ const maxPiece = event.MaxNote - 128
 // all of them again; so a part with index 0 discards everything before it.
 type partJoiner struct {
 	pieces string // the base64 of the parts so far
-	data   []byte // the argument of Parts; nil until all parts have been added
 }
 
-// addPart adds a part, given as its words. After the last part, it sets data and returns true. It ignores other words.
-func (j *partJoiner) addPart(words []string) (complete bool) {
+// addPart adds a part, given as its words. With the last part, it returns the argument of Parts. It ignores other words.
+func (j *partJoiner) addPart(words []string) (data []byte, complete bool) {
 	if len(words) != 3 {
-		return false
+		return nil, false
 	}
 	index, err := strconv.Atoi(words[0])
 	if err != nil {
-		return false
+		return nil, false
 	}
 	if index == 0 {
 		j.pieces = ""
@@ -75,14 +74,10 @@ func (j *partJoiner) addPart(words []string) (complete bool) {
 	count, piece := words[1], words[2]
 	j.pieces += piece
 	if strconv.Itoa(index+1) != count { // not the last part
-		return false
+		return nil, false
 	}
-	data, err := base64.StdEncoding.DecodeString(j.pieces)
-	if err != nil {
-		return false
-	}
-	j.data = data
-	return true
+	data, err = base64.StdEncoding.DecodeString(j.pieces)
+	return data, err == nil
 }
 
 // CallKey returns the key that identifies a call in notes. It is a hash of the call's id, because an id chosen by a

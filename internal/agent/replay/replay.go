@@ -237,14 +237,15 @@ func (n *noteReader) applyNote(words []string) (processChanged bool) {
 		n.HookReplied[strings.Join(values, " ")] = true
 	case NoteAborted:
 		var abort Abort
-		if n.abort.addPart(values) && json.Unmarshal(n.abort.data, &abort) == nil {
+		if data, complete := n.abort.addPart(values); complete && json.Unmarshal(data, &abort) == nil {
 			n.Abort = &abort
 		}
 	case NoteEnd:
-		if !n.end.addPart(values) {
+		data, complete := n.end.addPart(values)
+		if !complete {
 			return false
 		}
-		if end, err := event.Decode(n.end.data); err == nil && end.Terminal() {
+		if end, err := event.Decode(data); err == nil && end.Terminal() {
 			n.End = end.Body
 		}
 	case NoteSent, NoteInput, NoteChild, NoteSpent:
@@ -265,7 +266,11 @@ func (c *Call) applyNote(kind string, values []string) {
 	case kind == NoteSent:
 		c.Sent, c.InFlight = true, true
 	case kind == NoteInput:
-		c.applyInput(values)
+		// The call counts as in flight until the last part: if the process died before it wrote that, it had not asked a
+		// person yet.
+		if data, complete := c.input.addPart(values); complete {
+			c.Input, c.InFlight = data, false
+		}
 	case kind == NoteChild && len(values) == 1:
 		c.Child = values[0]
 	case kind == NoteSpent && len(values) == 1:
@@ -281,12 +286,12 @@ func (n *noteReader) applyStepNote(step *Step, kind string, values []string) {
 	text := strings.Join(values, " ")
 	switch kind {
 	case NoteHookAddition:
-		if n.hookAddition.addPart(values) {
-			step.HookAddition = n.hookAddition.data
+		if data, complete := n.hookAddition.addPart(values); complete {
+			step.HookAddition = data
 		}
 	case NoteUpstream:
-		if n.upstream.addPart(values) {
-			step.Upstream = string(n.upstream.data)
+		if data, complete := n.upstream.addPart(values); complete {
+			step.Upstream = string(data)
 		}
 	case NoteExtensions:
 		step.Extensions += text
@@ -299,14 +304,6 @@ func (n *noteReader) applyStepNote(step *Step, kind string, values []string) {
 		if _, err := fmt.Sscan(text, &used.InputTokens, &used.OutputTokens, &used.TotalTokens); err == nil {
 			step.Sampled = step.Sampled.Plus(used)
 		}
-	}
-}
-
-// applyInput adds one part of NoteInput. The call counts as in flight until the last part is added: if the process died
-// before it wrote the last part, it had not asked a person yet.
-func (c *Call) applyInput(part []string) {
-	if c.input.addPart(part) {
-		c.Input, c.InFlight = c.input.data, false
 	}
 }
 
