@@ -408,7 +408,7 @@ func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.To
 	all := a.Tools.ToolsFor(ctx, caller)
 	access := a.Rules.Of(caller)
 	if access.AllowsEverything() {
-		return all // the same slice, so that toolCatalogCache recognizes it
+		return all // the same slice, so that catalogFor recognizes it
 	}
 	allowed := make([]catalog.Tool, 0, len(all))
 	for _, t := range all {

@@ -31,8 +31,10 @@ var ErrUnknownAgent = errors.New("no such agent")
 type namedAgent struct {
 	definition.Agent
 	prompt   *prompt.Prompt
-	exported json.RawMessage  // the definition without the prompt, for exports of runs
-	catalogs toolCatalogCache // caches the catalog of all tools that the agent may use
+	exported json.RawMessage // the definition without the prompt, for exports of runs
+	// lastCatalog caches the catalog of all tools that the agent may use. Almost every run uses that catalog, and
+	// computing it costs more than everything else at a run's start.
+	lastCatalog atomic.Pointer[toolCatalog]
 }
 
 // newNamedAgent creates an agent from its definition: it compiles the prompt and encodes the definition for exports. It
@@ -218,23 +220,19 @@ func newToolCatalog(tools []catalog.Tool) *toolCatalog {
 	return &toolCatalog{Catalog: toolsearch.NewCatalog(tools), list: record.NewToolList(tools)}
 }
 
-// toolCatalogCache caches the catalog of all tools of one agent. Almost every run uses that catalog, and computing it
-// costs more than everything else at a run's start.
-type toolCatalogCache struct{ last atomic.Pointer[toolCatalog] }
-
-// catalogFor returns the catalog of those tools in all that request may use. It uses the cache if request does not
+// catalogFor returns the catalog of those tools in all that request may use. It uses n.lastCatalog if request does not
 // restrict its tools and all is the same slice as in the last call. The caller must not change the catalog.
-func (c *toolCatalogCache) catalogFor(all []catalog.Tool, request Request) *toolCatalog {
+func (n *namedAgent) catalogFor(all []catalog.Tool, request Request) *toolCatalog {
 	if len(all) == 0 || request.restrictsTools() {
 		return newToolCatalog(request.filterTools(all))
 	}
 	// Package mcp returns the same slice until a tool changes.
-	if last := c.last.Load(); last != nil && len(all) == len(last.source) && &all[0] == &last.source[0] {
+	if last := n.lastCatalog.Load(); last != nil && len(all) == len(last.source) && &all[0] == &last.source[0] {
 		return last
 	}
 	created := newToolCatalog(request.filterTools(all))
 	created.source = all
-	c.last.Store(created)
+	n.lastCatalog.Store(created)
 	return created
 }
 

@@ -82,7 +82,7 @@ const summaryPrompt = "You have reached the limit of this run and cannot call an
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
 	l.profile = l.agent.profileOf(req.Model)
-	l.catalog = req.namedAgent.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
+	l.catalog = req.namedAgent.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
 	l.tools = l.catalog.ByName
 	// Set these before the first return with an error, because logEnd and recordRunEnd read them.
 	l.budget = budget.New(req.Budget, req.MaxTurns, l.profile.Price, &l.run.clock, l.run.suspension.wakeCalls)

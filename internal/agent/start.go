@@ -423,7 +423,7 @@ func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, 
 	if request.ForcedTool == "" && request.ToolChoice != ToolRequired && len(request.AllowedTools) == 0 {
 		return nil
 	}
-	serverTools := request.namedAgent.catalogs.catalogFor(a.ToolsFor(ctx, caller), request)
+	serverTools := request.namedAgent.catalogFor(a.ToolsFor(ctx, caller), request)
 	asks := a.askTools(caller, request)
 	isServiceTool := func(name string) bool {
 		_, isServerTool := serverTools.ByName[name]

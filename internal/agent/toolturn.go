@@ -238,7 +238,7 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 func (l *loop) chargeResult(c *call, outcome callOutcome) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
 	if failure := outcome.errorEvent; failure != nil {
-		text := c.changedArgsNote() + string(errorObject(failure.Payload))
+		text := c.changedArgsNote() + string(textObject("error", failure.Payload))
 		m.Text = l.budget.ChargeResult(text, outcome.resultURL)
 		m.Failed = true
 		return m
@@ -250,9 +250,10 @@ func (l *loop) chargeResult(c *call, outcome callOutcome) llm.Message {
 	return m
 }
 
-// errorObject returns the JSON object that represents a failure in the conversation and the metadata.
-func errorObject(text string) jsonText {
-	object, _ := json.Marshal(map[string]string{"error": text}) // strings always marshal
+// textObject returns a JSON object with one member. The member "error" represents a failure in the conversation and the
+// metadata. The member "args_text" represents arguments in the metadata that are not a JSON object or are cut.
+func textObject(name, text string) jsonText {
+	object, _ := json.Marshal(map[string]string{name: text}) // strings always marshal
 	return object
 }
 
@@ -263,7 +264,7 @@ func (l *loop) addMetadata(c *call, outcome callOutcome) {
 	var result jsonText
 	if failure := outcome.errorEvent; failure != nil {
 		text, _ := content.TruncateText(failure.Payload, l.metadataLeft(), outcome.resultURL)
-		result = errorObject(text)
+		result = textObject("error", text)
 	} else {
 		result = content.TruncateValue(outcome.resultEvent.Payload, l.metadataLeft(), outcome.resultURL)
 	}
@@ -275,21 +276,14 @@ func (l *loop) addMetadata(c *call, outcome callOutcome) {
 func (l *loop) chargeParams(c *call) jsonText {
 	params := c.args
 	if params == nil {
-		params = argsTextObject(c.argsText)
+		params = textObject("args_text", c.argsText)
 	}
 	if len(params) > l.metadataLeft() {
 		text, _ := content.TruncateText(string(params), minMetadata, "")
-		params = argsTextObject(text)
+		params = textObject("args_text", text)
 	}
 	l.metadataSize += len(params)
 	return params
-}
-
-// argsTextObject returns the JSON object that represents arguments in the metadata that are not a JSON object or are
-// cut.
-func argsTextObject(text string) jsonText {
-	object, _ := json.Marshal(map[string]string{"args_text": text}) // strings always marshal
-	return object
 }
 
 // appendMetadata adds one element to each of the metadata's three lists, which must stay equally long.
