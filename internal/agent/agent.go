@@ -210,7 +210,7 @@ type Agent struct {
 	ctx  context.Context         // the parent of every run
 	runs sync.WaitGroup          // runs and direct calls in progress
 
-	accepting    context.Context // ends with StopAccepting
+	accepting    context.Context // ends with StopAccepting, with mu held
 	stopAccept   context.CancelFunc
 	stopClaims   context.CancelFunc // ends the goroutines of claimLoop
 	claiming     sync.WaitGroup     // the goroutines of claimLoop
@@ -224,7 +224,6 @@ type Agent struct {
 	active      map[string]*run // by id; a run is here before the log has it, until its terminal event is appended
 	directCalls int             // direct calls (CallTool) in flight
 	readers     map[string]int  // open readers in this process, by run id
-	draining    bool            // StopAccepting was called
 	handedOver  bool            // handOverRuns has begun: no more runs may be registered
 }
 
@@ -235,13 +234,12 @@ type loop struct {
 	run     *run
 	started time.Time // when the run began; after a takeover, computed from its age by the log's clock
 
-	catalog     *toolCatalog            // the tools of MCP servers that the run may use
-	tools       map[string]catalog.Tool // tools that the run may call, by the name that the model uses
-	askCount    int                     // calls of the current turn that ask other agents and share the rest of the budget
-	search      *toolsearch.Search      // finds more tools for the model; nil if the model is offered all tools
-	clientTools []llm.Tool              // tools that the API client executes; the model is offered them too
-	askTools    []askTool               // tools that ask other agents; the model is offered them too
-	offered     []llm.Tool              // all tools that the model is currently offered (updateOffered)
+	catalog     *toolCatalog       // the tools of MCP servers that the run may use
+	askCount    int                // calls of the current turn that ask other agents and share the rest of the budget
+	search      *toolsearch.Search // finds more tools for the model; nil if the model is offered all tools
+	clientTools []llm.Tool         // tools that the API client executes; the model is offered them too
+	askTools    []askTool          // tools that ask other agents; the model is offered them too
+	offered     []llm.Tool         // all tools that the model is currently offered (updateOffered)
 
 	instructions   string          // what the MCP servers say about their use, for the system prompt
 	messages       []llm.Message   // the conversation: the system prompt, the history, the question, and the turns so far
@@ -478,15 +476,4 @@ func (a *Agent) eventsSoFar(ctx context.Context, run string) iter.Seq2[event.Eve
 			}
 		}
 	}
-}
-
-// allEvents reads all events of a run so far.
-func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event, _ error) {
-	for e, err := range a.eventsSoFar(ctx, id) {
-		if err != nil {
-			return nil, err
-		}
-		events = append(events, e)
-	}
-	return events, nil
 }

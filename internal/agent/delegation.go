@@ -424,7 +424,7 @@ func (c *childRun) chargeParent(ctx context.Context) error {
 // or level exceeds definition.MaxLevels, spentBy returns the zero value.
 func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.Spent) {
 	var events []event.Event
-	err := awaitLog(ctx, func() (err error) { events, err = a.allEvents(ctx, id); return err })
+	err := awaitLog(ctx, func() (err error) { events, err = event.ReadAll(ctx, a.Log, id); return err })
 	if err != nil || level > definition.MaxLevels {
 		return event.Spent{}
 	}

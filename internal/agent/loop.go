@@ -83,7 +83,6 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
 	l.profile = l.agent.profileOf(req.Model)
 	l.catalog = req.namedAgent.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
-	l.tools = l.catalog.ByName
 	// Set these before the first return with an error, because logEnd and recordRunEnd read them.
 	l.budget = budget.New(req.Budget, req.MaxTurns, l.profile.Price, &l.run.clock, l.run.suspension.wakeCalls)
 	l.media = mediaBudget{profile: l.profile, budget: l.budget}

@@ -354,12 +354,13 @@ func (s *modelStream) startCall(ctx context.Context, index int, id, name string)
 	}
 	s.recordFirstOutput(ctx)
 	name = safeToolName(name)
-	c := &call{Call: event.Call{CallID: s.reserveCallID(id), Tool: name, Server: s.tools[name].Server}}
+	tool := s.catalog.ByName[name] // the zero value for other tools than those of MCP servers
+	c := &call{Call: event.Call{CallID: s.reserveCallID(id), Tool: name, Server: tool.Server}}
 	c.byClient = !s.finalTurn && s.isClientTool(name)
 	s.byIndex[index] = c
 	s.unparsed[index] = new(strings.Builder)
 	s.calls = append(s.calls, c)
-	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, NeedsApproval: s.tools[name].NeedsApproval, Executor: c.executor()})
+	return s.run.out.Append(ctx, event.ToolCallStart{Call: c.Call, NeedsApproval: tool.NeedsApproval, Executor: c.executor()})
 }
 
 // completeCall appends a call with its complete arguments. If the endpoint sent the call in one piece, it starts it

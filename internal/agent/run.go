@@ -355,10 +355,9 @@ func (a *Agent) isIdle() bool {
 // StopAccepting makes the agent refuse new runs and direct calls from now on, with ErrDraining.
 func (a *Agent) StopAccepting() {
 	a.mu.Lock()
-	a.draining = true
+	a.stopAccept()
 	a.mu.Unlock()
 	a.gate.Close()
-	a.stopAccept()
 }
 
 // Disconnect grace: a run that has had no reader for Options.DisconnectGrace is cancelled. Two kinds of runs are

@@ -283,7 +283,7 @@ func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, requestBy
 func (a *Agent) registerWork(slot *admission.Slot, register func(*admission.Slot)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.draining {
+	if a.accepting.Err() != nil {
 		return false
 	}
 	a.runs.Add(1)

@@ -224,7 +224,7 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	r.job = job
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.draining {
+	if a.accepting.Err() != nil {
 		r.cancel(nil)
 		return nil, nil, nil
 	}
@@ -267,11 +267,13 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
 	defer cancel()
-	events, err := r.agent.allEvents(ctx, r.ID)
-	if err == nil && len(events) == 0 && badCheckpoint == nil {
+	events, err := event.ReadAll(ctx, r.agent.Log, r.ID)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("read the events of a run: %w", err)
+	case len(events) == 0 && badCheckpoint == nil:
 		return r.startClaimed(ctx)
-	}
-	if err == nil {
+	default:
 		err = r.continueWriting(events)
 	}
 	if err := whyUnrecoverable(err, badCheckpoint); err != nil {

@@ -137,7 +137,7 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 // process sent the call and its server then required input, the call gets the arguments and the approval with which it
 // was sent.
 func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
-	tool, exists := l.tools[c.Tool]
+	tool, exists := l.catalog.ByName[c.Tool]
 	exec := toolExecution{
 		call: c, tool: tool, toolExists: exists, refusal: refusal, contextParams: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
 		notifications: &notificationSink{run: l.run, call: c.Call}, loop: l, index: index, replayed: l.replayed.Call(c.CallID),
