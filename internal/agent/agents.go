@@ -254,8 +254,7 @@ const afterToolsFor, beforeToolsFor = true, false // the values of waited in una
 func (a *Agent) unavailableServers(caller auth.Identity, request Request, waited bool) []string {
 	access := a.Rules.Of(caller)
 	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
-		agentAllows := request.namedAgent == nil || request.namedAgent.AllowsServer(name)
-		return !agentAllows || !access.AllowsServer(name) || !matches(request.Servers, name)
+		return !request.namedAgent.AllowsServer(name) || !access.AllowsServer(name) || !matches(request.Servers, name)
 	})
 }
 

@@ -191,9 +191,7 @@ func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
 	}
-	if r.namedAgent != nil {
-		all = r.namedAgent.FilterTools(all)
-	}
+	all = r.namedAgent.FilterTools(all)
 	if !r.restrictsTools() {
 		return all
 	}

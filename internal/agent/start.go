@@ -351,7 +351,7 @@ func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
 	if _, served := profiles[request.Model]; !served && len(profiles) > 0 {
 		return errUnknownModel
 	}
-	if access := a.Rules.Of(owner); access.AllowsNothing() || !access.AllowsModel(request.Model) {
+	if !a.MayUseModel(owner, request.Model) {
 		return ErrForbidden
 	}
 	if err := request.validateQuestion(); err != nil {
