@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -162,7 +161,10 @@ func (exec *toolExecution) replyResult(reply webhook.Reply) (*content.Result, er
 	case reply.Content == nil:
 		return nil, nil
 	}
-	encoded, err := encodeReplyContent(reply.Content)
+	encoded, err := webhook.Encode(struct { // like a CallToolResult of MCP
+		Content    []jsonText `json:"content"`
+		Structured jsonText   `json:"structuredContent,omitempty"`
+	}{reply.Content.Content, reply.Content.Structured})
 	if err != nil {
 		return nil, fmt.Errorf("encode the reply's content: %w", err)
 	}
@@ -177,18 +179,6 @@ func (exec *toolExecution) replyResult(reply webhook.Reply) (*content.Result, er
 		res.Violations = exec.tool.ResultViolations(res.Structured, res.IsError)
 	}
 	return res, nil
-}
-
-// encodeReplyContent encodes the content in a hook's reply like a CallToolResult of MCP.
-func encodeReplyContent(result *webhook.Result) ([]byte, error) {
-	var encoded bytes.Buffer
-	enc := json.NewEncoder(&encoded)
-	enc.SetEscapeHTML(false) // the model gets the blocks as the hook wrote them
-	err := enc.Encode(struct {
-		Content    []jsonText `json:"content"`
-		Structured jsonText   `json:"structuredContent,omitempty"`
-	}{result.Content, result.Structured})
-	return encoded.Bytes(), err
 }
 
 // hookCall returns a request to hook about the call, without a result or failure.

@@ -3,7 +3,6 @@ package delivery
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"answerd/internal/agent/webhook"
-	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
 )
 
@@ -37,11 +35,9 @@ const (
 
 // sender sends attempts. It follows no redirects, because a receiver could otherwise redirect a request to any host.
 type sender struct {
-	secret func() auth.Secret
+	Options
 	// configured sends to Options.URL, at any address. It uses the proxy that the environment configures.
 	configured *http.Client
-	// allowPrivate allows callbacks to private addresses, including those that a public name resolves to.
-	allowPrivate bool
 
 	mu sync.Mutex // protects the field below
 	// callbacks has the clients for callbacks, by the most private class of addresses that each may dial. They check
@@ -51,10 +47,8 @@ type sender struct {
 
 // newSender returns a sender. Its transports reuse idle connections until close is called.
 func newSender(opts Options) *sender {
-	return &sender{
-		secret: opts.CurrentSecret, allowPrivate: opts.PrivateCallbacks, callbacks: make(map[fetch.AddressClass]*http.Client),
-		configured: newClient(http.DefaultTransport.(*http.Transport).Clone()),
-	}
+	configured := newClient(http.DefaultTransport.(*http.Transport).Clone())
+	return &sender{Options: opts, configured: configured, callbacks: make(map[fetch.AddressClass]*http.Client)}
 }
 
 // newClient returns a client that uses t and applies the limits of an attempt.
@@ -80,7 +74,7 @@ func (s *sender) clientFor(target string, isCallback bool) *http.Client {
 	if u, err := url.Parse(target); err == nil {
 		limit = fetch.ClassifyHost(u.Hostname())
 	}
-	if s.allowPrivate {
+	if s.PrivateCallbacks {
 		limit = max(limit, fetch.Private)
 	}
 	s.mu.Lock()
@@ -126,13 +120,11 @@ func (s *sender) send(ctx context.Context, target string, rec record, now time.T
 // newRequest returns the signed request of one attempt.
 func (s *sender) newRequest(ctx context.Context, target string, rec record, now time.Time) (*http.Request, error) {
 	rec.Body.Timestamp, rec.Body.DeliveryID = now.Unix(), rec.ID
-	var text bytes.Buffer
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(rec.Body); err != nil {
+	text, err := webhook.Encode(rec.Body)
+	if err != nil {
 		return nil, fmt.Errorf("encode a delivery: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(text.Bytes()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(text))
 	if err != nil {
 		return nil, errors.New("the URL cannot be used")
 	}
@@ -141,7 +133,7 @@ func (s *sender) newRequest(ctx context.Context, target string, rec record, now 
 	req.Header.Set(idHeader, rec.ID)
 	req.Header.Set(timestampHeader, strconv.FormatInt(now.Unix(), 10))
 	req.Header.Set("Idempotency-Key", rec.ID)
-	req.Header.Set(webhook.SignatureHeader, webhook.Sign(s.secret(), text.Bytes()))
+	req.Header.Set(webhook.SignatureHeader, webhook.Sign(s.CurrentSecret(), text))
 	return req, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -178,13 +177,16 @@ func (c Call) deliveryID() string {
 
 // encodeBody returns the body of the POST, which is signed. now and delivery become its timestamp and delivery_id.
 func (c Call) encodeBody(now time.Time, delivery string) ([]byte, error) {
+	return Encode(c.wireBody(now.Unix(), delivery))
+}
+
+// Encode returns value as JSON without HTML escapes, so that texts stay as their authors wrote them.
+func Encode(value any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(c.wireBody(now.Unix(), delivery)); err != nil {
-		return nil, fmt.Errorf("encode the question: %w", err)
-	}
-	return b.Bytes(), nil
+	err := enc.Encode(value)
+	return b.Bytes(), err
 }
 
 // wireBody returns the body as a value to encode. The two kinds of hooks have different members.

@@ -60,13 +60,10 @@ type Options struct {
 
 // Client asks one operator's service.
 type Client struct {
-	url      string
-	secret   func() auth.Secret
-	events   []Event
+	Options
 	http     *http.Client
 	base     *http.Transport // sends for the transport of Options.Transport
 	http2    atomic.Bool     // whether the last response came over HTTP/2
-	tracer   trace.Tracer
 	duration metric.Float64Histogram
 }
 
@@ -88,21 +85,16 @@ func New(opts Options) (*Client, error) {
 	if opts.CurrentSecret == nil {
 		opts.CurrentSecret = func() auth.Secret { return opts.Secret }
 	}
-	client := &Client{
-		url:    opts.URL,
-		base:   base,
-		secret: opts.CurrentSecret,
-		events: opts.Events,
-		tracer: cmp.Or[trace.Tracer](opts.Tracer, tracenoop.NewTracerProvider().Tracer("")),
-	}
+	opts.Tracer = cmp.Or[trace.Tracer](opts.Tracer, tracenoop.NewTracerProvider().Tracer(""))
+	opts.Meter = cmp.Or[metric.Meter](opts.Meter, metricnoop.NewMeterProvider().Meter(""))
+	client := &Client{Options: opts, base: base}
 	client.http = &http.Client{
 		Transport: transport,
 		// A redirect could send arguments and results to another host (F19).
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	meter := cmp.Or[metric.Meter](opts.Meter, metricnoop.NewMeterProvider().Meter(""))
 	var err error
-	client.duration, err = meter.Float64Histogram("answerd.hook.duration", metric.WithUnit("s"),
+	client.duration, err = opts.Meter.Float64Histogram("answerd.hook.duration", metric.WithUnit("s"),
 		metric.WithDescription("Webhooks to HOOKS_URL, by hook and by what the reply does."))
 	if err != nil {
 		return nil, fmt.Errorf("create the hooks' metric: %w", err)
@@ -115,7 +107,7 @@ func (c *Client) Close() { c.base.CloseIdleConnections() }
 
 // Asks reports whether the service is to be asked about hook. A nil Client asks about nothing.
 func (c *Client) Asks(hook Event) bool {
-	return c != nil && (hook.isToolEvent() || slices.Contains(c.events, hook))
+	return c != nil && (hook.isToolEvent() || slices.Contains(c.Events, hook))
 }
 
 // Ask sends one question and returns the reply. An error means that there is no valid reply, but the service may still
@@ -126,7 +118,7 @@ func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 		attributes = append(attributes,
 			attribute.String("gen_ai.tool.name", call.Tool), attribute.String("gen_ai.tool.call.id", call.CallID))
 	}
-	ctx, span := c.tracer.Start(ctx, "hook", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
+	ctx, span := c.Tracer.Start(ctx, "hook", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
 	defer span.End()
 	started := time.Now()
 	reply, err := c.postCall(ctx, call)
@@ -187,15 +179,15 @@ func (c *Client) newRequest(ctx context.Context, call Call) (*http.Request, erro
 	delivery := call.deliveryID()
 	body, err := call.encodeBody(time.Now(), delivery)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the question: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, bytes.NewReader(body))
 	if err != nil {
 		return nil, errors.New("the question cannot be sent")
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	req.Header.Set(SignatureHeader, Sign(c.secret(), body))
+	req.Header.Set(SignatureHeader, Sign(c.CurrentSecret(), body))
 	req.Header.Set("Idempotency-Key", delivery)
 	return req, nil
 }
