@@ -53,7 +53,10 @@ type sum struct {
 
 // newToolServer starts a server with all tools, which is closed at the end of the test.
 func newToolServer(t testing.TB) *ToolServer {
-	s := &ToolServer{Entered: make(chan string, 64), Canceled: make(chan struct{}, 64), ReleaseMeet: make(chan struct{}), over: make(chan struct{})}
+	s := &ToolServer{
+		Entered: make(chan string, 64), Canceled: make(chan struct{}, 64), ReleaseMeet: make(chan struct{}), over: make(chan struct{}),
+		results: make(map[string]json.RawMessage), callCounts: make(map[string]int),
+	}
 	server := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{Instructions: Instructions})
 	addPlainTools(server)
 	s.addWaitingTools(server)
@@ -219,9 +222,6 @@ func addGreetPrompt(server *sdk.Server) {
 func (s *ToolServer) SetResult(name, result string) (args string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.results == nil {
-		s.results = make(map[string]json.RawMessage)
-	}
 	s.results[name] = json.RawMessage(result)
 	quoted, _ := json.Marshal(map[string]string{"name": name})
 	return string(quoted)
@@ -231,9 +231,6 @@ func (s *ToolServer) SetResult(name, result string) (args string) {
 func (s *ToolServer) recordCall(p *sdk.CallToolParamsRaw) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.callCounts == nil {
-		s.callCounts = make(map[string]int)
-	}
 	s.callCounts[p.Name]++
 	s.metas = append(s.metas, maps.Clone(p.Meta))
 }
