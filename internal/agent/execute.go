@@ -259,7 +259,7 @@ func (a *Agent) containPanic(r *run) {
 	a.removeRun(r)
 	a.metrics.active.Add(a.ctx, -1)
 	// An alert on defects reads this counter.
-	a.metrics.runs.Add(a.ctx, 1, newEndLabels(event.RunError{Code: "internal"}).withCode)
+	a.metrics.runs.Add(a.ctx, 1, endLabels(event.RunError{Code: "internal"}))
 }
 
 // forceTerminal appends a terminal event for an internal error, unless the run already has a terminal event. If

@@ -35,12 +35,6 @@ type metrics struct {
 	toolNames  *toolSeries // decides which time series contain the tool's name
 }
 
-// endLabels holds the labels of an ended run.
-type endLabels struct {
-	withCode    metric.MeasurementOption // for answerd.runs
-	withoutCode metric.MeasurementOption // for answerd.run.duration
-}
-
 // Limits on the time series of mcp.client.operation.duration that contain a tool's name. A series is a combination of
 // server, tool and kind of failure, and takes 20 lines of /metrics. All metrics together must stay below 5,000 lines.
 const (
@@ -101,7 +95,7 @@ func newMetrics(meter metric.Meter, hasCostClaim bool) (metrics, error) {
 		return metrics{}, err
 	}
 	// Create the series that alerts watch with the value 0. Otherwise an alert on an increase would miss the first one.
-	out.runs.Add(context.Background(), 0, newEndLabels(event.RunError{Code: "internal"}).withCode)
+	out.runs.Add(context.Background(), 0, endLabels(event.RunError{Code: "internal"}))
 	for _, reason := range refusals {
 		out.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("reason", reason)))
 	}
@@ -123,26 +117,21 @@ func (m metrics) countRefusal(ctx context.Context, err error) {
 	m.refused.Add(ctx, 1, metric.WithAttributes(attribute.String("reason", refusals[errors.Unwrap(err)])))
 }
 
-// newEndLabels returns the labels for a run that ended with end. The code is "" unless the run failed.
-func newEndLabels(end event.Body) endLabels {
-	outcome := attribute.String("outcome", string(end.Type()))
+// endLabels returns the labels of answerd.runs for a run that ended with end. The code is "" unless the run failed.
+func endLabels(end event.Body) metric.MeasurementOption {
 	code := ""
 	if e, ok := end.(event.RunError); ok {
 		code = e.Code
 	}
-	return endLabels{
-		withCode:    metric.WithAttributeSet(attribute.NewSet(outcome, attribute.String("code", code))),
-		withoutCode: metric.WithAttributeSet(attribute.NewSet(outcome)),
-	}
+	return metric.WithAttributes(attribute.String("outcome", string(end.Type())), attribute.String("code", code))
 }
 
 // countRunEnd counts a run whose terminal event this process appended; took is the run's duration. If another process
 // continues a run, that process counts it.
 func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Duration) {
-	labels := newEndLabels(end)
 	m.active.Add(ctx, -1)
-	m.runs.Add(ctx, 1, labels.withCode)
-	m.duration.Record(ctx, took.Seconds(), labels.withoutCode)
+	m.runs.Add(ctx, 1, endLabels(end))
+	m.duration.Record(ctx, took.Seconds(), metric.WithAttributes(attribute.String("outcome", string(end.Type()))))
 }
 
 // countModelCall adds a model call of the run to the metrics of tokens and cost and to the caller's budgets. If one of
