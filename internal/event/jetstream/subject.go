@@ -1,13 +1,12 @@
 package jetstream
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"hash/fnv"
 	"strconv"
 	"strings"
 
 	"answerd/internal/event"
+	"answerd/internal/values"
 )
 
 // A few streams hold all runs. A stream per run, or a consumer per reader, would cost the server too much memory, and a
@@ -77,14 +76,8 @@ func runOf(subject string) (id string, isEvent bool) {
 }
 
 // subjectDigest returns a token that represents parts, in this order, in subjects. Owners, threads, keys and call ids
-// come from outside and could contain dots and wildcards.
-func subjectDigest(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		_, _ = h.Write([]byte(strconv.Itoa(len(p)) + ":" + p)) // never fails
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
-}
+// come from outside and could contain dots and wildcards. It is the first half of the digest of values.NewKey.
+func subjectDigest(parts ...string) string { return values.NewKey(parts...).String()[:32] }
 
 // ownerToken returns the token that represents an owner in subjects.
 func ownerToken(owner event.Owner) string { return subjectDigest(owner.Issuer, owner.Subject) }
