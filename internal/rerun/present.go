@@ -66,12 +66,9 @@ func comparePrompt(doc *export.Document, now export.Template) []string {
 	return differences
 }
 
-// maxTable is the maximum number of elements in the table of diffLines, because a file may have any number of lines.
-const maxTable = 1 << 22
-
 // diffLines returns the lines that only one of two texts has, in order. Lines of a begin with "-" and lines of b with
 // "+". It first removes the lines that both texts have at their beginning and end, and then finds a longest common
-// subsequence of the remaining lines. If that would need a larger table than maxTable, it returns all remaining lines.
+// subsequence of the remaining lines. If those are too many for that, it returns all of them.
 func diffLines(a, b []string) (out []string) {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]
@@ -81,19 +78,17 @@ func diffLines(a, b []string) (out []string) {
 	}
 
 	i, j := 0, 0 // the indexes in a and b of the next line
-	if (len(a)+1)*(len(b)+1) <= maxTable {
-		common := commonLengths(a, b)
-		for i < len(a) && j < len(b) {
-			switch {
-			case a[i] == b[j]:
-				i, j = i+1, j+1
-			case common[i+1][j] < common[i][j+1]:
-				out = append(out, "+ "+b[j])
-				j++
-			default:
-				out = append(out, "- "+a[i])
-				i++
-			}
+	common := catalog.CommonLengths(a, b)
+	for common != nil && i < len(a) && j < len(b) {
+		switch {
+		case a[i] == b[j]:
+			i, j = i+1, j+1
+		case common[i+1][j] < common[i][j+1]:
+			out = append(out, "+ "+b[j])
+			j++
+		default:
+			out = append(out, "- "+a[i])
+			i++
 		}
 	}
 	for _, line := range a[i:] {
@@ -103,23 +98,6 @@ func diffLines(a, b []string) (out []string) {
 		out = append(out, "+ "+line)
 	}
 	return out
-}
-
-// commonLengths returns a table in which [i][j] is the length of a longest common subsequence of a[i:] and b[j:].
-func commonLengths(a, b []string) [][]int {
-	table := make([][]int, len(a)+1)
-	for i := range table {
-		table[i] = make([]int, len(b)+1)
-	}
-	for i := len(a) - 1; i >= 0; i-- {
-		for j := len(b) - 1; j >= 0; j-- {
-			table[i][j] = max(table[i+1][j], table[i][j+1])
-			if a[i] == b[j] {
-				table[i][j] = table[i+1][j+1] + 1
-			}
-		}
-	}
-	return table
 }
 
 // compareMembers returns the differences between two JSON objects, one line each, which begins with title.

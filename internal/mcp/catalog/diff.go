@@ -7,7 +7,7 @@ import (
 
 const (
 	diffContext = 2       // number of unchanged lines to show before and after a difference
-	maxDiff     = 4 << 20 // cells of the table of commonLengths; larger texts are shown as entirely different
+	maxDiff     = 4 << 20 // cells of the table of CommonLengths; larger texts are shown as entirely different
 )
 
 // diffLine is one line of a diff. mark is '-' for a line of the old text only, '+' for a line of the new text only, and
@@ -38,7 +38,7 @@ func diffLines(old, new []string) string {
 	}
 	slices.Reverse(tail)
 
-	longest := commonLengths(old, new)
+	longest := CommonLengths(old, new)
 	oldAt, newAt := 0, 0 // the current lines
 	var added []string   // lines of new since the latest common line: they follow the lines of old that were removed
 	for longest != nil && oldAt < len(old) && newAt < len(new) {
@@ -64,9 +64,9 @@ func diffLines(old, new []string) string {
 	return formatDiff(lines)
 }
 
-// commonLengths returns a table whose cell [i][j] is the length of the longest common subsequence of a[i:] and b[j:]. It
+// CommonLengths returns a table whose cell [i][j] is the length of the longest common subsequence of a[i:] and b[j:]. It
 // returns nil if the table would have more than maxDiff cells.
-func commonLengths(a, b []string) [][]int32 {
+func CommonLengths(a, b []string) [][]int32 {
 	width := len(b) + 1
 	size := (len(a) + 1) * width
 	if size > maxDiff {
