@@ -165,18 +165,18 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 	if last == nil { // the run's creator has not written its first event yet
 		request, err := l.readRequest(ctx, id)
 		if err == nil && request != nil {
-			state.info, err = parseMessageInfo(request.header)
+			state.info, err = parseMessageInfo(request.Header)
 		}
 		return state, err
 	}
-	state.lastPos = last.pos
-	state.park = parseParkRecord(last.header)
+	state.lastPos = last.Pos
+	state.park = parseParkRecord(last.Header)
 	state.last, state.info, err = l.readEvent(ctx, *last)
 	if state.info.inBatch { // the payload of a batch is not just the event
 		state.data = state.last.JSON
 	} else {
-		state.data = last.data
-		state.parts = last.header.Get(partsHeader)
+		state.data = last.Data
+		state.parts = last.Header.Get(partsHeader)
 	}
 	return state, err
 }

@@ -151,7 +151,7 @@ func (l *Log) claimKey(ctx context.Context, subject string, key keyRecord) error
 		if err := l.checkKeyUnused(ctx, *found, key); err != nil {
 			return err
 		}
-		last = found.pos
+		last = found.Pos
 	}
 }
 
@@ -159,7 +159,7 @@ func (l *Log) claimKey(ctx context.Context, subject string, key keyRecord) error
 // it returns an *event.KeyError. found is the stored record, and key is the record that is to replace it.
 func (l *Log) checkKeyUnused(ctx context.Context, found message, key keyRecord) error {
 	var other keyRecord
-	if err := json.Unmarshal(found.data, &other); err != nil {
+	if err := json.Unmarshal(found.Data, &other); err != nil {
 		return fmt.Errorf("decode a key: %w", err)
 	}
 	_, err := l.Run(ctx, other.Run)
@@ -182,7 +182,7 @@ func (l *Log) RunByKey(ctx context.Context, owner event.Owner, key string) (even
 		return event.Run{}, event.ErrNotFound
 	}
 	var k keyRecord
-	if err := json.Unmarshal(m.data, &k); err != nil {
+	if err := json.Unmarshal(m.Data, &k); err != nil {
 		return event.Run{}, fmt.Errorf("decode a key: %w", err)
 	}
 	run, err := l.awaitStart(ctx, k.Run)

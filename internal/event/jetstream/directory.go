@@ -75,7 +75,7 @@ func (l *Log) addRuns(ctx context.Context, page *event.RunPage, filter event.Fil
 			return true, nil
 		}
 		page.Runs = append(page.Runs, run)
-		page.Next = strconv.FormatUint(entries[i].pos, 36)
+		page.Next = strconv.FormatUint(entries[i].Pos, 36)
 	}
 	return false, nil
 }
@@ -89,8 +89,8 @@ func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64)
 			return nil, err
 		}
 		for _, m := range found {
-			from = m.pos + 1
-			if m.pos < high {
+			from = m.Pos + 1
+			if m.Pos < high {
 				entries = append(entries, m)
 			}
 		}
@@ -108,7 +108,7 @@ func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64)
 func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, error) {
 	recordSubjects, eventSubjects := make([]string, len(entries)), make([]string, len(entries))
 	for i, m := range entries {
-		id := lastToken(m.subject)
+		id := lastToken(m.Subject)
 		recordSubjects[i] = recordPrefix + id
 		eventSubjects[i] = runSubject(id, eventToken)
 	}
@@ -126,7 +126,7 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 		if recordMessage == nil {
 			continue
 		}
-		id := lastToken(entries[i].subject)
+		id := lastToken(entries[i].Subject)
 		if runs[i], err = l.listedRun(ctx, id, recordMessage, lastEvents[eventSubjects[i]]); err != nil {
 			return nil, err
 		}
@@ -239,11 +239,11 @@ func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
 		return err
 	}
 	var k keyRecord
-	if json.Unmarshal(m.data, &k) != nil || k.Run != id {
+	if json.Unmarshal(m.Data, &k) != nil || k.Run != id {
 		return nil
 	}
 	// Remove this message instead of purging the subject, because the key may refer to another run by now.
-	err = deleteMessage(ctx, l.indexStream, m.pos)
+	err = deleteMessage(ctx, l.indexStream, m.Pos)
 	if errors.Is(err, event.ErrFenced) {
 		return nil
 	}

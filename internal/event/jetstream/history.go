@@ -72,7 +72,7 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 			return event.Page{}, err
 		}
 		for _, m := range found {
-			pos = m.pos
+			pos = m.Pos
 			events, info, err := r.log.readEvents(ctx, m)
 			if err == nil && !info.isControl() {
 				page.Events, err = appendAfter(page.Events, seq, events)
@@ -193,11 +193,11 @@ func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (at position, fi
 	if len(found) == 0 {
 		return position{}, 0, event.ErrGone
 	}
-	info, err := parseMessageInfo(found[0].header)
+	info, err := parseMessageInfo(found[0].Header)
 	if err != nil {
 		return position{}, 0, err
 	}
-	return position{seq: info.seq, pos: found[0].pos}, info.first, nil
+	return position{seq: info.seq, pos: found[0].Pos}, info.first, nil
 }
 
 // Notes implements event.Journal. It reads until it has the last message of the run that this instance knows of, even
@@ -220,7 +220,7 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 			return nil, err
 		}
 		for _, m := range found {
-			from = m.pos + 1
+			from = m.Pos + 1
 			added, err := l.readNotes(ctx, m)
 			if err != nil {
 				return nil, err
@@ -236,7 +236,7 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 
 // readNotes returns the notes in a message, or nil if it has none.
 func (l *Log) readNotes(ctx context.Context, msg message) ([]event.Note, error) {
-	info, err := parseMessageInfo(msg.header)
+	info, err := parseMessageInfo(msg.Header)
 	switch {
 	case err != nil:
 		return nil, err
@@ -250,7 +250,7 @@ func (l *Log) readNotes(ctx context.Context, msg message) ([]event.Note, error) 
 	case info.kind != kindNote:
 		return nil, nil
 	}
-	data, err := base64.StdEncoding.DecodeString(msg.header.Get(noteHeader))
+	data, err := base64.StdEncoding.DecodeString(msg.Header.Get(noteHeader))
 	if err != nil {
 		return nil, fmt.Errorf("decode a note: %w", err)
 	}

@@ -354,7 +354,7 @@ func TestPayloadWithMissingPartsIsAnError(t *testing.T) {
 		}
 	}
 	for declared, want := range map[string]string{"nonce 2": "xx", "nonce 1": "x", "nonce 3": "", "nonce 1000000000": "", "nonce -1": "", "nonce 0": ""} {
-		m := message{subject: runSubject("run_a", eventToken), header: nats.Header{partsHeader: {declared}}}
+		m := message{Subject: runSubject("run_a", eventToken), Header: nats.Header{partsHeader: {declared}}}
 		payload, err := l.readPayload(t.Context(), m)
 		if string(payload) != want || (err == nil) != (want != "") {
 			t.Errorf("readPayload of %q = %q, %v, want %q, or an error for nothing", declared, payload, err, want)

@@ -87,7 +87,7 @@ func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) err
 // request is large or was stored by an older version of answerd. It returns nil if the log has no request.
 func (c *client) readRequest(ctx context.Context, id string) (*message, error) {
 	m, err := c.readLastFromLeader(ctx, jobsName, jobPrefix+id)
-	hasRequest := m != nil && m.header.Get(writerHeader) != "" // enqueueRequest sets the header only with a request
+	hasRequest := m != nil && m.Header.Get(writerHeader) != "" // enqueueRequest sets the header only with a request
 	if err != nil || hasRequest {
 		return m, err
 	}

@@ -2,10 +2,12 @@ package jetstream
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
 )
 
 // dispatchLoop passes live messages to the cached runs until Close. It never reads the stream. A message that cannot
@@ -51,29 +53,30 @@ func (r *run) acceptLive(msg message, kind string) {
 		r.wakeExecutorLocked()
 		return
 	}
-	r.livePos = max(r.livePos, msg.pos)
-	if msg.pos <= r.lastPos {
+	r.livePos = max(r.livePos, msg.Pos)
+	if msg.Pos <= r.lastPos {
 		return
 	}
-	info, err := parseMessageInfo(msg.header)
-	follows := r.loaded && msg.previous == r.lastPos
-	inParts := msg.header.Get(partsHeader) != ""
+	info, err := parseMessageInfo(msg.Header)
+	previous, _ := strconv.ParseUint(msg.Header.Get(js.LastSequenceHeader), 10, 64) // the server writes this header
+	follows := r.loaded && previous == r.lastPos
+	inParts := msg.Header.Get(partsHeader) != ""
 	if err != nil || !follows || inParts {
 		r.stale = true
 		r.wakeReadersLocked()
 		return
 	}
 	if info.isControl() {
-		r.advanceLastPosLocked(msg.pos)
+		r.advanceLastPosLocked(msg.Pos)
 		return
 	}
-	events, err := decodeEvents(msg.data, info)
+	events, err := decodeEvents(msg.Data, info)
 	if err != nil {
 		r.log.logger.Error("an event from the log could not be decoded", "run_id", r.id, "error", err)
 		r.stale = true // pollRuns wakes the readers
 		return
 	}
-	r.appendTailLocked(events, msg.pos, msg.previous)
+	r.appendTailLocked(events, msg.Pos, previous)
 }
 
 // requestResync makes dispatchLoop mark all cached runs as stale and wake their readers and executors. It is needed

@@ -52,28 +52,14 @@ const (
 const maxParts = 1 << 14
 
 // message is a message that was read from a stream or received live.
-type message struct {
-	subject  string
-	pos      uint64 // its position in the stream, which is its sequence number
-	previous uint64 // for a live message: the pos of the previous message on its subject
-	time     time.Time
-	header   nats.Header
-	data     []byte
-}
+type message = threads.Message
 
 // newMessage converts msg, an answer of the direct get API or a republished message. In both cases the server describes
 // the message in headers.
 func newMessage(msg *nats.Msg) message {
 	pos, _ := strconv.ParseUint(msg.Header.Get(js.SequenceHeader), 10, 64) // the server writes these headers
-	previous, _ := strconv.ParseUint(msg.Header.Get(js.LastSequenceHeader), 10, 64)
 	when, _ := time.Parse(time.RFC3339Nano, msg.Header.Get(js.TimeStampHeaer))
-	subject := msg.Header.Get(js.SubjectHeader)
-	return message{subject: subject, pos: pos, previous: previous, time: when, header: msg.Header, data: msg.Data}
-}
-
-// toThreads returns m as the message type of package threads.
-func (m *message) toThreads() threads.Message {
-	return threads.Message{Subject: m.subject, Pos: m.pos, Time: m.time, Header: m.header, Data: m.data}
+	return message{Subject: msg.Header.Get(js.SubjectHeader), Pos: pos, Time: when, Header: msg.Header, Data: msg.Data}
 }
 
 // messageInfo holds what the headers of a message say about its writer and its events.
@@ -133,7 +119,7 @@ func parseMessageInfo(header nats.Header) (info messageInfo, err error) {
 // that the message repeats, or none if the run had no events yet. If the payload is in parts, it reads the parts from
 // the stream.
 func (c *client) readEvents(ctx context.Context, msg message) (_ []event.Event, info messageInfo, _ error) {
-	info, err := parseMessageInfo(msg.header)
+	info, err := parseMessageInfo(msg.Header)
 	if err != nil || info.seq == 0 { // 0: a control message before the first event
 		return nil, info, err
 	}
@@ -204,16 +190,16 @@ func (c *client) setPayload(ctx context.Context, run string, msg *nats.Msg, payl
 // readPayload returns a message's payload, and joins the parts if the message refers to parts. It returns event.ErrGone
 // if a part is no longer kept.
 func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
-	parts := msg.header.Get(partsHeader)
+	parts := msg.Header.Get(partsHeader)
 	if parts == "" {
-		return msg.data, nil
+		return msg.Data, nil
 	}
 	nonce, countText, _ := strings.Cut(parts, " ")
 	count, err := strconv.Atoi(countText)
 	if err != nil || !event.ValidID(nonce) || count < 1 || count > maxParts {
 		return nil, fmt.Errorf("a message of the log has malformed parts")
 	}
-	run, _ := runOf(msg.subject)
+	run, _ := runOf(msg.Subject)
 	partSubjects := runSubject(run, partToken+"."+nonce+".*")
 	var payload []byte
 	from := uint64(0)
@@ -226,11 +212,11 @@ func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
 			return nil, event.ErrGone
 		}
 		for _, part := range found[:min(len(found), count-next)] {
-			if lastToken(part.subject) != strconv.Itoa(next) {
+			if lastToken(part.Subject) != strconv.Itoa(next) {
 				return nil, event.ErrGone
 			}
-			payload = append(payload, part.data...)
-			from = part.pos + 1
+			payload = append(payload, part.Data...)
+			from = part.Pos + 1
 			next++
 		}
 	}
@@ -399,7 +385,7 @@ func decodeStoredMessage(data []byte) (*message, error) {
 			return nil, err
 		}
 	}
-	return &message{subject: stored.Subject, pos: stored.Seq, time: stored.Time, header: header, data: stored.Data}, nil
+	return &message{Subject: stored.Subject, Pos: stored.Seq, Time: stored.Time, Header: header, Data: stored.Data}, nil
 }
 
 // readLastOfEach returns the last message of each subject, keyed by subject. Subjects without a message are missing
@@ -414,7 +400,7 @@ func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []s
 			return nil, err
 		}
 		for _, m := range found {
-			bySubject[m.subject] = &m
+			bySubject[m.Subject] = &m
 		}
 		if !more || len(found) == 0 {
 			break
@@ -465,7 +451,7 @@ func (c *client) readInputs(ctx context.Context, id string, after int64) ([]even
 		if err != nil {
 			return nil, err
 		}
-		inputs = append(inputs, event.Input{ID: lastToken(m.subject), Pos: int64(m.pos), Data: data})
+		inputs = append(inputs, event.Input{ID: lastToken(m.Subject), Pos: int64(m.Pos), Data: data})
 	}
 	return inputs, nil
 }

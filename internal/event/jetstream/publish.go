@@ -178,14 +178,14 @@ func (c *client) resolveConflict(ctx context.Context, request conditionalAppend)
 		return 0, errUndecided
 	case err != nil:
 		return 0, err
-	case found == nil && request.last == 0, found != nil && found.pos <= request.last:
+	case found == nil && request.last == 0, found != nil && found.Pos <= request.last:
 		return 0, errUndecided
 	case found == nil:
 		return 0, event.ErrGone // neither the expected message nor any earlier one is kept
 	}
-	hasSameWriter := found.header.Get(writerHeader) == request.msg.Header.Get(writerHeader)
-	if request.maybeStored && hasSameWriter && bytes.Equal(found.data, request.msg.Data) {
-		return found.pos, nil
+	hasSameWriter := found.Header.Get(writerHeader) == request.msg.Header.Get(writerHeader)
+	if request.maybeStored && hasSameWriter && bytes.Equal(found.Data, request.msg.Data) {
+		return found.Pos, nil
 	}
 	return 0, event.ErrFenced
 }

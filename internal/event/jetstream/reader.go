@@ -143,7 +143,7 @@ func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 	r.mu.Lock()
 	r.stale = true
 	if m != nil {
-		r.livePos = max(r.livePos, m.pos) // refreshCache repeats its read until it finds this message
+		r.livePos = max(r.livePos, m.Pos) // refreshCache repeats its read until it finds this message
 	}
 	r.mu.Unlock()
 	return r.refreshWithRetry(ctx, nil)

@@ -85,7 +85,7 @@ func (c *client) readRecord(ctx context.Context, id string) (*record, error) {
 // decodeRecord decodes a record from its message in the index.
 func decodeRecord(msg *message) (*record, error) {
 	var rec record
-	if err := json.Unmarshal(msg.data, &rec); err != nil {
+	if err := json.Unmarshal(msg.Data, &rec); err != nil {
 		return nil, fmt.Errorf("decode a run's record: %w", err)
 	}
 	return &rec, nil
@@ -107,7 +107,7 @@ func (c *client) Value(ctx context.Context, key values.Key) (value []byte, revis
 	if err != nil || m == nil {
 		return nil, 0, err
 	}
-	return m.data, m.pos, nil
+	return m.Data, m.Pos, nil
 }
 
 // SetValue implements values.Store. The server compares the revision, and it removes the value after ttl, so the clocks

@@ -40,8 +40,8 @@ func (l *Log) repairRuns(ctx context.Context) error {
 			return err
 		}
 		for _, msg := range entries {
-			from = msg.pos + 1
-			_, hasJob := jobs[jobPrefix+lastToken(msg.subject)]
+			from = msg.Pos + 1
+			_, hasJob := jobs[jobPrefix+lastToken(msg.Subject)]
 			outcome, err := l.repairRun(ctx, msg, lastEvents, hasJob)
 			if err != nil {
 				return err
@@ -71,14 +71,14 @@ const (
 // repairRun repairs the run of an index entry. lastEvents holds the last messages of runs by subject, and hasJob says
 // whether the run has a job.
 func (l *Log) repairRun(ctx context.Context, entry message, lastEvents map[string]*message, hasJob bool) (repairOutcome, error) {
-	id := lastToken(entry.subject)
+	id := lastToken(entry.Subject)
 	last := lastEvents[runSubject(id, eventToken)]
 	lost, err := l.isLost(ctx, id, last != nil, hasJob)
 	if err != nil {
 		return runIntact, err
 	}
 	if lost {
-		return runDeleted, l.deleteRun(ctx, id, entry.subject)
+		return runDeleted, l.deleteRun(ctx, id, entry.Subject)
 	}
 	if hasJob {
 		return runIntact, nil
@@ -117,7 +117,7 @@ func (l *Log) readLastEvents(ctx context.Context, entries []message) (map[string
 	}
 	subjects := make([]string, len(entries))
 	for i, m := range entries {
-		subjects[i] = runSubject(lastToken(m.subject), eventToken)
+		subjects[i] = runSubject(lastToken(m.Subject), eventToken)
 	}
 	return l.readLastOfEach(ctx, runsName, subjects)
 }

@@ -175,7 +175,7 @@ func (l *Log) expireInOrder(ctx context.Context, which deletable) error {
 			return err
 		}
 		if which == expiredRuns {
-			isYoung := func(m message) bool { return l.Now().Sub(m.time) < l.retention }
+			isYoung := func(m message) bool { return l.Now().Sub(m.Time) < l.retention }
 			if i := slices.IndexFunc(entries, isYoung); i >= 0 {
 				entries, more = entries[:i], false
 			}
@@ -186,7 +186,7 @@ func (l *Log) expireInOrder(ctx context.Context, which deletable) error {
 		if which, err = l.expireEntries(ctx, entries, which); err != nil || !more {
 			return err
 		}
-		from = entries[len(entries)-1].pos + 1
+		from = entries[len(entries)-1].Pos + 1
 	}
 }
 
@@ -306,13 +306,13 @@ func (l *Log) dropTombstones(ctx context.Context) error {
 // deleteTombstones deletes the tombstones among records, and advances l.tombstonePos.
 func (l *Log) deleteTombstones(ctx context.Context, records []message) error {
 	for _, m := range records {
-		if isTombstone := m.header.Get(js.MsgTTLHeader) != ""; isTombstone {
-			err := deleteMessage(ctx, l.indexStream, m.pos)
+		if isTombstone := m.Header.Get(js.MsgTTLHeader) != ""; isTombstone {
+			err := deleteMessage(ctx, l.indexStream, m.Pos)
 			if err != nil && !errors.Is(err, event.ErrFenced) { // ErrFenced: another process has removed it
 				return err
 			}
 		}
-		l.tombstonePos.Store(m.pos + 1)
+		l.tombstonePos.Store(m.Pos + 1)
 	}
 	return nil
 }
@@ -379,9 +379,9 @@ func (l *Log) endOf(ctx context.Context, id, owner string) (ended time.Time, pos
 	}
 	hasEnded, err := l.mustDelete(ctx, *last, endedRuns) // while space is short, all runs that have ended must be deleted
 	if err != nil || !hasEnded {
-		return ended, last.pos, err
+		return ended, last.Pos, err
 	}
-	return last.time, last.pos, nil
+	return last.Time, last.Pos, nil
 }
 
 // readOwners returns the index entries at position from or later, in order. The result may be incomplete; more is then
@@ -389,8 +389,8 @@ func (l *Log) endOf(ctx context.Context, id, owner string) (ended time.Time, pos
 func (l *Log) readOwners(ctx context.Context, from uint64) (owners []share.Entry, more bool, err error) {
 	entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
 	for _, m := range entries {
-		owner, _, _ := strings.Cut(strings.TrimPrefix(m.subject, ownerPrefix), ".")
-		owners = append(owners, share.Entry{Pos: m.pos, ID: lastToken(m.subject), Owner: owner})
+		owner, _, _ := strings.Cut(strings.TrimPrefix(m.Subject, ownerPrefix), ".")
+		owners = append(owners, share.Entry{Pos: m.Pos, ID: lastToken(m.Subject), Owner: owner})
 	}
 	return owners, more, err
 }
@@ -410,8 +410,8 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, which deleta
 		if !isDeletable {
 			continue
 		}
-		id := lastToken(entry.subject)
-		if err := l.deleteRun(ctx, id, entry.subject); err != nil {
+		id := lastToken(entry.Subject)
+		if err := l.deleteRun(ctx, id, entry.Subject); err != nil {
 			return which, err
 		}
 		l.sizes.Forget(id)
@@ -433,7 +433,7 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, which deleta
 // messages of runs by subject. They may come from any server, which may lack the newest messages, or all messages if it
 // has just joined. So in a cluster, isDeletable confirms the result with the leader.
 func (l *Log) isDeletable(ctx context.Context, entry message, lastEvents map[string]*message, which deletable) (bool, error) {
-	subject := runSubject(lastToken(entry.subject), eventToken)
+	subject := runSubject(lastToken(entry.Subject), eventToken)
 	isExpired, err := l.isExpired(ctx, entry, lastEvents[subject], which)
 	if err != nil || !isExpired || !l.clustered {
 		return isExpired, err
@@ -449,7 +449,7 @@ func (l *Log) isDeletable(ctx context.Context, entry message, lastEvents map[str
 // dropped its events, so its age is taken from entry.
 func (l *Log) isExpired(ctx context.Context, entry message, last *message, which deletable) (bool, error) {
 	if last == nil {
-		age := l.Now().Sub(entry.time)
+		age := l.Now().Sub(entry.Time)
 		return age >= l.retention || age >= abandonedAfter, nil
 	}
 	return l.mustDelete(ctx, *last, which)
@@ -463,7 +463,7 @@ func (l *Log) mustDelete(ctx context.Context, last message, which deletable) (bo
 		return false, err
 	}
 	hasEnded := err != nil || e.Terminal()
-	age := l.Now().Sub(last.time)
+	age := l.Now().Sub(last.Time)
 	switch {
 	case isAbandoned(last):
 		return age >= startTimeout, nil

@@ -391,9 +391,9 @@ func (r *run) loadTail(ctx context.Context, rec *record) error {
 	}
 	r.mu.Unlock()
 	switch {
-	case newest == nil, newest.pos <= lastPos:
+	case newest == nil, newest.Pos <= lastPos:
 		return nil
-	case wasLoaded && newest.pos-lastPos < 4*maxBatch:
+	case wasLoaded && newest.Pos-lastPos < 4*maxBatch:
 		// All runs share the stream, so probably only a few of the messages after lastPos belong to this run.
 		return r.catchUp(ctx, lastPos)
 	}
@@ -422,7 +422,7 @@ func (r *run) completeRecord(ctx context.Context, rec *record, newest *message) 
 
 // isAbandoned reports whether a run's last message says that the run was never started and can no longer start.
 func isAbandoned(last message) bool {
-	info, err := parseMessageInfo(last.header)
+	info, err := parseMessageInfo(last.Header)
 	return err == nil && info.kind == kindAbandoned
 }
 
@@ -435,10 +435,10 @@ func (r *run) loadNewest(ctx context.Context, newest message) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if newest.pos > r.lastPos {
-		r.setTailLocked(e, newest.pos, info)
+	if newest.Pos > r.lastPos {
+		r.setTailLocked(e, newest.Pos, info)
 		r.last = e
-		r.lastPos = newest.pos
+		r.lastPos = newest.Pos
 		r.loaded = true
 		r.countCachedLocked()
 		r.wakeReadersLocked()
@@ -461,13 +461,13 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 			}
 			r.mu.Lock()
 			if info.isControl() {
-				r.advanceLastPosLocked(msg.pos)
+				r.advanceLastPosLocked(msg.Pos)
 			} else {
 				// A live message may have moved lastPos past from. This message is then ignored, or follows lastPos.
-				r.appendTailLocked(events, msg.pos, max(r.lastPos, from))
+				r.appendTailLocked(events, msg.Pos, max(r.lastPos, from))
 			}
 			r.mu.Unlock()
-			from = msg.pos
+			from = msg.Pos
 		}
 		if !more || len(found) == 0 {
 			return nil

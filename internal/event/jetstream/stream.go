@@ -175,27 +175,10 @@ func (l *Log) threadsServer() threads.Server {
 			return l.publishAfter(ctx, stream, m, last, createTimeout)
 		},
 		PublishRemoval: l.publishRemoval,
-		ReadLast: func(ctx context.Context, stream, subject string) (*threads.Message, error) {
-			m, err := l.readLastFromLeader(ctx, stream, subject)
-			if err != nil || m == nil {
-				return nil, err
-			}
-			return new(m.toThreads()), nil
-		},
-		ReadEach: func(ctx context.Context, stream string, subjects []string) (map[string]threads.Message, error) {
-			found, err := l.readLastOfEach(ctx, stream, subjects)
-			bySubject := make(map[string]threads.Message, len(found))
-			for subject, m := range found {
-				bySubject[subject] = m.toThreads()
-			}
-			return bySubject, err
-		},
-		ReadFrom: func(ctx context.Context, stream, subject string, from uint64) (all []threads.Message, more bool, err error) {
-			found, more, err := l.readBatch(ctx, stream, directGet{Next: subject, From: from})
-			for _, m := range found {
-				all = append(all, m.toThreads())
-			}
-			return all, more, err
+		ReadLast:       l.readLastFromLeader,
+		ReadEach:       l.readLastOfEach,
+		ReadFrom: func(ctx context.Context, stream, subject string, from uint64) ([]threads.Message, bool, error) {
+			return l.readBatch(ctx, stream, directGet{Next: subject, From: from})
 		},
 		Purge: func(ctx context.Context, stream, subject string) error {
 			return purgeSubject(ctx, streams[stream], subject)

@@ -74,7 +74,7 @@ type Server struct {
 	ReadLast func(ctx context.Context, stream, subject string) (*Message, error)
 	// ReadEach returns the last message of each subject, keyed by subject. Subjects without a message are missing from
 	// the map. Any server may answer, so the newest messages may be missing.
-	ReadEach func(ctx context.Context, stream string, subjects []string) (map[string]Message, error)
+	ReadEach func(ctx context.Context, stream string, subjects []string) (map[string]*Message, error)
 	// ReadFrom returns the first messages of a subject at position from or later, and whether there are more. Any
 	// server may answer, so the newest messages may be missing.
 	ReadFrom func(ctx context.Context, stream, subject string, from uint64) ([]Message, bool, error)

@@ -133,19 +133,19 @@ func TestPartsOfATurnStayUnlessItWasRefused(t *testing.T) {
 // A process may be killed after it has stored a turn in parts. The process that counts the turn counts the bytes of the
 // parts.
 func TestTurnInPartsOfAKilledProcessHasItsSize(t *testing.T) {
-	stored := map[string]Message{}
+	stored := map[string]*Message{}
 	s := New(Server{
 		Publish: func(_ context.Context, _ string, m *nats.Msg, _ uint64) (uint64, error) {
 			if _, exists := stored[m.Subject]; exists {
 				return 0, event.ErrFenced
 			}
-			stored[m.Subject] = Message{Subject: m.Subject, Header: m.Header, Data: m.Data}
+			stored[m.Subject] = &Message{Subject: m.Subject, Header: m.Header, Data: m.Data}
 			return uint64(len(stored)), nil
 		},
 		IsFull:   func(error) bool { return false },
 		Purge:    func(context.Context, string, string) error { return nil },
-		ReadLast: func(_ context.Context, _, subject string) (*Message, error) { return new(stored[subject]), nil },
-		ReadEach: func(context.Context, string, []string) (map[string]Message, error) { return stored, nil },
+		ReadLast: func(_ context.Context, _, subject string) (*Message, error) { return stored[subject], nil },
+		ReadEach: func(context.Context, string, []string) (map[string]*Message, error) { return stored, nil },
 		MaxPart:  4,
 	}, time.Hour, slog.New(slog.DiscardHandler))
 	h := newHead(event.Owner{Subject: "ada"}, "thr_aaaaaaaaaaaaaaaaaaaaaaaaaa")

@@ -275,33 +275,30 @@ func (s *Store) readTurns(ctx context.Context, h *head, newest, count int) (turn
 
 // readTurn returns the turn on a subject, with its Number unset. found is the result of ReadEach (findMessage). It
 // returns event.ErrGone if the turn, or a part of it, is no longer kept.
-func (s *Store) readTurn(ctx context.Context, h *head, found map[string]Message, subject string) (event.Turn, error) {
+func (s *Store) readTurn(ctx context.Context, h *head, found map[string]*Message, subject string) (event.Turn, error) {
 	message, err := s.findMessage(ctx, found, subject)
 	if err != nil {
 		return event.Turn{}, err
 	}
-	data, err := s.readData(ctx, h, message)
+	data, err := s.readData(ctx, h, *message)
 	return event.Turn{Run: message.Header.Get(runHeader), Time: message.Time, Data: data}, err
 }
 
 // findMessage returns the message on a subject of the stream of turns from found, the result of ReadEach. In a cluster
 // the server that answered may lag behind, so findMessage asks the leader for a message that is missing in found. It
 // returns event.ErrGone if the message is no longer kept.
-func (s *Store) findMessage(ctx context.Context, found map[string]Message, subject string) (Message, error) {
-	if message, ok := found[subject]; ok {
-		return message, nil
+func (s *Store) findMessage(ctx context.Context, found map[string]*Message, subject string) (*Message, error) {
+	message := found[subject]
+	if message == nil && s.server.Clustered {
+		var err error
+		if message, err = s.server.ReadLast(ctx, TurnsStream, subject); err != nil {
+			return nil, err
+		}
 	}
-	if !s.server.Clustered {
-		return Message{}, event.ErrGone
+	if message == nil {
+		return nil, event.ErrGone
 	}
-	last, err := s.server.ReadLast(ctx, TurnsStream, subject)
-	if err != nil {
-		return Message{}, err
-	}
-	if last == nil {
-		return Message{}, event.ErrGone
-	}
-	return *last, nil
+	return message, nil
 }
 
 // readData returns a turn's data, and joins the parts if the message refers to parts. It returns event.ErrGone if a
