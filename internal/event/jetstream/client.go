@@ -240,7 +240,7 @@ func CheckURL(address string) error {
 		return nil
 	}
 	scheme := ""
-	for _, server := range strings.Split(address, ",") {
+	for server := range strings.SplitSeq(address, ",") {
 		u, err := url.Parse(strings.TrimSpace(server))
 		if err != nil || !isServerURL(u) {
 			return errors.New("must be file:DIR, or servers like nats://host:4222, comma separated")

@@ -215,7 +215,10 @@ func (j *job) Park(ctx context.Context, seen int64, until time.Time) error {
 	if d := j.deliveryOf(jobPrefix); d != nil {
 		err = errors.Join(err, d.returnAfter(p.remainingDelay(j.log.Now())))
 	}
-	if err := errors.Join(err, j.acknowledgeDelivery(ctx, wakePrefix)); err != nil {
+	if d := j.deliveryOf(wakePrefix); d != nil {
+		err = errors.Join(err, d.acknowledge(ctx))
+	}
+	if err != nil {
 		return err
 	}
 	return j.log.wakeIfInput(ctx, j.id, seen)
@@ -230,15 +233,6 @@ func (l *Log) wakeIfInput(ctx context.Context, id string, seen int64) error {
 		err = l.enqueueJob(ctx, wakePrefix+id)
 	}
 	return err
-}
-
-// acknowledgeDelivery removes the job's message with that prefix from the queue, if it was delivered to this instance.
-func (j *job) acknowledgeDelivery(ctx context.Context, prefix string) error {
-	d := j.deliveryOf(prefix)
-	if d == nil {
-		return nil
-	}
-	return d.acknowledge(ctx)
 }
 
 // parkRecord says what a parked run waits for. It is stored in the headers of the run's last message.
