@@ -161,9 +161,7 @@ func testKeyRefersToOneRun(t *testing.T, log event.Log) {
 		t.Errorf("%d calls of Create succeeded, want 1", wins)
 	}
 	wantRuns(t, log, event.Filter{Owner: ada}, winner)
-	if _, err := log.Append(t.Context(), winner, event.Start{}); err != nil { // a log may wait for the run's first event
-		t.Fatal(err)
-	}
+	noError(t, errorOf(log.Append(t.Context(), winner, event.Start{}))) // a log may wait for the run's first event
 	if r, err := log.RunByKey(t.Context(), ada, "a key.*"); err != nil || r.ID != winner || r.Fingerprint != [32]byte{1} || r.Owner != ada {
 		t.Errorf("RunByKey = %+v, %v, want %s of ada", r, err, winner)
 	}

@@ -94,17 +94,13 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 	}
 
 	// Renaming a thread does not change its place, but the beginning and the end of a turn do.
-	if _, err := log.RenameThread(t.Context(), ada, "thr_03", "renamed"); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errorOf(log.RenameThread(t.Context(), ada, "thr_03", "renamed")))
 	beginTurn(t, log, ada, "thr_05", "run_a")
 	beginTurn(t, log, ada, "thr_07", "run_b")
 	endTurn(t, log, ada, "thr_05", "run_a", []byte("y"))
 	first, err := log.ListThreads(t.Context(), event.ThreadFilter{Owner: ada, Limit: 3})
 	noError(t, err)
-	if err := log.DeleteThread(t.Context(), ada, first.Threads[2].ID); err != nil { // the thread that the next page's position refers to
-		t.Fatal(err)
-	}
+	noError(t, log.DeleteThread(t.Context(), ada, first.Threads[2].ID)) // the thread that the next page's position refers to
 	rest := listThreads(t, log, event.ThreadFilter{Owner: ada, Limit: 5, After: first.Next})
 	want = slices.DeleteFunc(want, func(id string) bool { return id == "thr_05" || id == "thr_07" || id == "thr_19" })
 	if got := []string{first.Threads[0].ID, first.Threads[1].ID, first.Threads[2].ID}; !slices.Equal(got, []string{"thr_05", "thr_07", "thr_19"}) || !slices.Equal(rest, want) {
@@ -122,9 +118,7 @@ func testThreadsAreListedByUpdate(t *testing.T, log event.Log) {
 func testThreadsAreFoundByTitle(t *testing.T, log event.Log) {
 	for i, title := range []string{"Orders of May", "Überweisung", "ORDERS of June", "Invoices 100%"} {
 		id := fmt.Sprintf("thr_%d", i)
-		if _, err := log.BeginTurn(t.Context(), ada, id, "run_"+id, "", title); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, errorOf(log.BeginTurn(t.Context(), ada, id, "run_"+id, "", title)))
 	}
 	for query, want := range map[string][]string{
 		"":            {"thr_3", "thr_2", "thr_1", "thr_0"},
