@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -103,7 +102,7 @@ func (h *Handler) continueThread(r *http.Request, request *responses.Request) er
 		if _, err := h.ownedRun(r, run); err != nil {
 			return nil, err
 		}
-		return h.allEvents(r.Context(), run)
+		return event.ReadAll(r.Context(), h.Log, run)
 	})
 	if err != nil {
 		return missingResponse(err, "input")
@@ -185,22 +184,6 @@ func missingResponse(err error, param string) error {
 	return p
 }
 
-// allEvents returns all events of the run that the log has at present. If the log has dropped some, the error is
-// event.ErrGone.
-func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, error) {
-	var events []event.Event
-	for {
-		page, err := h.Log.After(ctx, run, int64(len(events)))
-		if err != nil {
-			return nil, err
-		}
-		events = append(events, page.Events...)
-		if page.Ended || len(page.Events) == 0 {
-			return events, nil
-		}
-	}
-}
-
 // sendResponse answers with a response whose run was started or resumed. If stream is true, it streams the response. If
 // background is true, it sends the response as it is now. Otherwise it waits for the response to end, which may take as
 // long as the run.
@@ -270,7 +253,7 @@ func (h *Handler) streamResponse(w http.ResponseWriter, r *http.Request, s respo
 
 // writeResponse answers with the response as of the run's newest event.
 func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, s responseSpan, head responses.Header) error {
-	events, err := h.allEvents(r.Context(), s.run.ID)
+	events, err := event.ReadAll(r.Context(), h.Log, s.run.ID)
 	if err != nil {
 		return err
 	}
@@ -366,7 +349,7 @@ func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, reques
 // submitApprovals passes the approvals that the run does not have yet to the run, and returns the run's events, which
 // then show all of them. The error is a conflict if the run has another answer to one of the requests.
 func (h *Handler) submitApprovals(r *http.Request, runID string, approvals []responses.Approval) ([]event.Event, error) {
-	events, err := h.allEvents(r.Context(), runID)
+	events, err := event.ReadAll(r.Context(), h.Log, runID)
 	if err != nil {
 		return nil, missingResponse(err, "input")
 	}
@@ -382,7 +365,7 @@ func (h *Handler) submitApprovals(r *http.Request, runID string, approvals []res
 	if answerErr != nil && !wasAnswered {
 		return nil, answerErr
 	}
-	if events, err = h.allEvents(r.Context(), runID); err != nil {
+	if events, err = event.ReadAll(r.Context(), h.Log, runID); err != nil {
 		return nil, err
 	}
 	if wasAnswered && len(unrecordedApprovals(events, approvals)) > 0 {

@@ -107,7 +107,7 @@ func (h *Handler) responseHeader(r *http.Request, span responseSpan, skip int) (
 		Span: span.Span, Skip: skip, Whole: span.isWhole(),
 	}
 	if span.After > 0 { // the response follows another one of the same run
-		events, err := h.allEvents(r.Context(), span.run.ID)
+		events, err := event.ReadAll(r.Context(), h.Log, span.run.ID)
 		if err != nil {
 			return responses.Header{}, err
 		}
@@ -230,7 +230,7 @@ func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 
 	var events []event.Event
 	if span.After > 0 { // InputItems needs the events only then
-		if events, err = h.allEvents(r.Context(), span.run.ID); err != nil {
+		if events, err = event.ReadAll(r.Context(), h.Log, span.run.ID); err != nil {
 			return missingResponse(err, "response_id")
 		}
 	}

@@ -177,7 +177,7 @@ func (h *Handler) activeMessages(ctx context.Context, id string) ([]native.Threa
 	if err != nil {
 		return nil, err
 	}
-	events, err := h.allEvents(ctx, id)
+	events, err := event.ReadAll(ctx, h.Log, id)
 	if isMissing(err) || err == nil && len(events) == 0 {
 		return nil, nil
 	}

@@ -83,23 +83,19 @@ func loadScenario(t *testing.T, dir string) Scenario {
 	}
 
 	s := Scenario{Name: filepath.Base(dir), dir: dir}
-	for {
-		page, err := log.After(t.Context(), RunID, int64(len(s.Events)))
+	appended, err := event.ReadAll(t.Context(), log, RunID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range appended {
+		// The log's own time is that of the test.
+		e, err := event.Encode(e.RunID, e.Seq, epoch+1000*e.Seq, e.Body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range page.Events {
-			// The log's own time is that of the test.
-			e, err := event.Encode(e.RunID, e.Seq, epoch+1000*e.Seq, e.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.Events = append(s.Events, e)
-		}
-		if page.Ended || len(page.Events) == 0 {
-			return s
-		}
+		s.Events = append(s.Events, e)
 	}
+	return s
 }
 
 // Segments splits the run at its suspensions. Each segment is what a reader gets who resumes after the suspension
