@@ -104,6 +104,5 @@ func (h *Handler) streamAGUI(w http.ResponseWriter, r *http.Request, request agu
 
 // getAGUICapabilities serves GET /agui/capabilities.
 func (h *Handler) getAGUICapabilities(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", agui.Capabilities())
-	return nil
+	return answerJSON(w, agui.Capabilities())
 }

@@ -258,28 +258,26 @@ const (
 // deliveryTracker records whether a page has received a run's stream to its end. It keeps the last maxTracked runs, in
 // memory only. If a record is lost, a page may get a stream twice, or not again.
 type deliveryTracker struct {
-	mu        sync.Mutex      // protects all fields
-	runs      []string        // run ids, least recently recorded first
-	delivered map[string]bool // by run id: the stream was delivered to its end
+	mu      sync.Mutex // protects records
+	records []delivery // at most one for each run, the oldest first
+}
+
+// delivery records whether a run's stream was delivered to its end.
+type delivery struct {
+	run         string // the run's id
+	isDelivered bool
 }
 
 // setDelivered stores whether the run's stream was delivered to its end, and replaces an earlier record. A stream that has
 // just begun counts as not delivered.
-func (t *deliveryTracker) setDelivered(run string, delivered bool) {
+func (t *deliveryTracker) setDelivered(run string, isDelivered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.delivered == nil {
-		t.delivered = make(map[string]bool)
+	t.records = slices.DeleteFunc(t.records, func(d delivery) bool { return d.run == run })
+	if len(t.records) >= maxTracked {
+		t.records = slices.Delete(t.records, 0, 1)
 	}
-	if i := slices.Index(t.runs, run); i >= 0 {
-		t.runs = slices.Delete(t.runs, i, i+1)
-	}
-	if len(t.runs) >= maxTracked {
-		delete(t.delivered, t.runs[0])
-		t.runs = slices.Delete(t.runs, 0, 1)
-	}
-	t.runs = append(t.runs, run)
-	t.delivered[run] = delivered
+	t.records = append(t.records, delivery{run, isDelivered})
 }
 
 // missedEnd reports whether a page should get the ended run's stream again, because its delivery broke or is unknown.
@@ -290,8 +288,8 @@ func (t *deliveryTracker) setDelivered(run string, delivered bool) {
 func (t *deliveryTracker) missedEnd(run event.Run, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if delivered, known := t.delivered[run.ID]; known {
-		return !delivered
+	if i := slices.IndexFunc(t.records, func(d delivery) bool { return d.run == run.ID }); i >= 0 {
+		return !t.records[i].isDelivered
 	}
 	ended := time.UnixMilli(run.Last.Time)
 	return run.Status() != event.StatusCancelled && now.Sub(ended) < redeliveryTime

@@ -31,8 +31,7 @@ func (h *Handler) availableModels(r *http.Request) []chat.Model {
 
 // listModels serves GET /v1/models.
 func (h *Handler) listModels(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"object": "list", "data": h.availableModels(r)})
-	return nil
+	return answerJSON(w, map[string]any{"object": "list", "data": h.availableModels(r)})
 }
 
 // getModel serves GET /v1/models/{model}. A model that the caller may not use gets the same error as an unknown one.
@@ -43,8 +42,7 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 	if i < 0 {
 		return &agent.InvalidError{Pointer: "/model", Detail: "not one of the models that are served"}
 	}
-	writeJSON(w, http.StatusOK, "application/json", models[i])
-	return nil
+	return answerJSON(w, models[i])
 }
 
 // chatCompletions serves POST /v1/chat/completions, with a stream or one completion. The format cannot ask a person, so
@@ -100,6 +98,5 @@ func (h *Handler) awaitCompletion(w http.ResponseWriter, r *http.Request, head c
 	if answer, _ := run.Last.Body.(event.FinalAnswer); isPartial && answer.FinishReason == "tool_calls" {
 		return event.ErrGone // the calls, which are the answer, may be incomplete
 	}
-	writeJSON(w, http.StatusOK, "application/json", collector.Completion())
-	return nil
+	return answerJSON(w, collector.Completion())
 }

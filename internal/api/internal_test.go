@@ -120,8 +120,8 @@ func TestDeliveryTrackerDropsTheOldestRun(t *testing.T) {
 		return tracker.missedEnd(event.Run{ID: id, Last: event.Event{Body: event.FinalAnswer{}}}, time.Now())
 	}
 	tracker.setDelivered("5", false) // now the newest
-	if got := len(tracker.runs); got != maxTracked || len(tracker.delivered) != maxTracked {
-		t.Errorf("got %d runs and %d deliveries, want %d of both", got, len(tracker.delivered), maxTracked)
+	if got := len(tracker.records); got != maxTracked {
+		t.Errorf("got %d records, want %d", got, maxTracked)
 	}
 
 	for id, want := range map[string]bool{"0": false, "1": false, "2": true, fmt.Sprint(maxTracked + 1): true} {

@@ -10,8 +10,7 @@ import (
 // getHealth serves GET /healthz. It answers 200 whenever the process can. It checks neither the MCP servers nor the
 // log, because a failing liveness probe causes a restart, which would repair neither.
 func (h *Handler) getHealth(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", map[string]string{"status": "ok"})
-	return nil
+	return answerJSON(w, map[string]string{"status": "ok"})
 }
 
 // getReadiness serves GET /readyz, which says whether load balancers should send requests here. An MCP server that is

@@ -237,8 +237,7 @@ func (h *Handler) awaitResponse(w http.ResponseWriter, r *http.Request, runID st
 		enc.Encode(event.Event{Seq: head.After + 1, Body: event.Start{StructuredOutput: true}})
 		enc.Encode(run.Last)
 	}
-	writeJSON(w, http.StatusOK, "application/json", enc.Response())
-	return nil
+	return answerJSON(w, enc.Response())
 }
 
 // streamResponse streams a response, without the first head.Skip events of its stream, which the client already has.
@@ -262,8 +261,7 @@ func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, s respon
 	for _, e := range events {
 		encode(e)
 	}
-	writeJSON(w, http.StatusOK, "application/json", enc.Response())
-	return nil
+	return answerJSON(w, enc.Response())
 }
 
 // getResponse serves GET /v1/responses/{response_id}, as a stream if the query has stream=true.

@@ -243,8 +243,7 @@ func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 	if !found {
 		return queryProblem("after", "is not the id of an item of this list")
 	}
-	writeJSON(w, http.StatusOK, "application/json", page)
-	return nil
+	return answerJSON(w, page)
 }
 
 // queryProblem returns the problem for the query parameter name.
@@ -280,6 +279,5 @@ func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 	if err := h.deleteWithChildren(r.Context(), run); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"id": id, "object": "response", "deleted": true})
-	return nil
+	return answerJSON(w, map[string]any{"id": id, "object": "response", "deleted": true})
 }

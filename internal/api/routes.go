@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -134,21 +135,11 @@ func getOrHead(r chi.Router, path string, handler http.Handler) {
 // New returns the API's handler. It replaces limits in opts that are not positive, and nil functions and loggers, by
 // their defaults. The caller must call Close on the Handler.
 func New(opts Options) *Handler {
-	if opts.MaxBody <= 0 {
-		opts.MaxBody = 1 << 20
-	}
-	if opts.Heartbeat <= 0 {
-		opts.Heartbeat = 15 * time.Second
-	}
-	if opts.WriteTimeout <= 0 {
-		opts.WriteTimeout = 10 * time.Second
-	}
-	if opts.MaxStreams <= 0 {
-		opts.MaxStreams = 10_000
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
+	opts.MaxBody = cmp.Or(max(opts.MaxBody, 0), 1<<20)
+	opts.Heartbeat = cmp.Or(max(opts.Heartbeat, 0), 15*time.Second)
+	opts.WriteTimeout = cmp.Or(max(opts.WriteTimeout, 0), 10*time.Second)
+	opts.MaxStreams = cmp.Or(max(opts.MaxStreams, 0), 10_000)
+	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	if opts.TraceID == nil {
 		opts.TraceID = func(context.Context) string { return "" }
 	}

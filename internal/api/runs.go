@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"answerd/internal/api/native"
-	"answerd/internal/auth"
 	"answerd/internal/event"
 )
 
@@ -26,7 +25,7 @@ func (h *Handler) ownedRun(r *http.Request, id string) (event.Run, error) {
 	if err != nil && !errors.Is(err, event.ErrGone) {
 		return run, err
 	}
-	if !identity(r).Owns(auth.Identity{Issuer: run.Owner.Issuer, Subject: run.Owner.Subject}) {
+	if run.Owner != ownerOf(r) {
 		return event.Run{}, event.ErrNotFound
 	}
 	return run, err
@@ -47,8 +46,7 @@ func (h *Handler) getRun(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", h.runStatus(run))
-	return nil
+	return answerJSON(w, h.runStatus(run))
 }
 
 // streamEvents serves GET /runs/{run_id}/events: it streams the run's events after a position. Last-Event-ID has
@@ -154,8 +152,7 @@ func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", result)
-	return nil
+	return answerJSON(w, result)
 }
 
 // postInput serves POST /runs/{run_id}/input: a person's answer to one interrupt. It responds with the run's status
@@ -198,8 +195,7 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	if run, err = h.Log.Run(r.Context(), id); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", h.runStatus(run))
-	return nil
+	return answerJSON(w, h.runStatus(run))
 }
 
 // cancelAndWait cancels a run and returns it when it has ended. If that takes longer than cancelWait, or this process
@@ -263,8 +259,7 @@ func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", native.NewRunList(page))
-	return nil
+	return answerJSON(w, native.NewRunList(page))
 }
 
 // deleteRun serves DELETE /runs/{run_id}: it deletes the run and its child runs. A run in progress is refused with 409,

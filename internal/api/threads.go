@@ -79,8 +79,7 @@ func (h *Handler) listThreads(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	writeJSON(w, http.StatusOK, "application/json", list)
-	return nil
+	return answerJSON(w, list)
 }
 
 const (
@@ -113,8 +112,7 @@ func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 	if out.Messages, out.Next, err = h.threadMessages(r.Context(), t, before, limit); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", out)
-	return nil
+	return answerJSON(w, out)
 }
 
 // turnBefore returns the query's parameter before: the page of messages ends before the turn with this number. It
@@ -210,8 +208,7 @@ func (h *Handler) renameThread(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", renamed)
-	return nil
+	return answerJSON(w, renamed)
 }
 
 // deleteThread serves DELETE /threads/{thread_id}: it cancels the thread's unfinished runs, and then deletes all of its

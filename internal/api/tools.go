@@ -14,8 +14,7 @@ import (
 
 // listTools serves GET /tools: the tools that the agent may call for this caller.
 func (h *Handler) listTools(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"tools": h.Agent.ToolsFor(r.Context(), identity(r))})
-	return nil
+	return answerJSON(w, map[string]any{"tools": h.Agent.ToolsFor(r.Context(), identity(r))})
 }
 
 // listAgents serves GET /agents: the named agents that this caller may ask.
@@ -24,8 +23,7 @@ func (h *Handler) listAgents(w http.ResponseWriter, r *http.Request) error {
 	for _, d := range h.Agent.Agents(identity(r)) {
 		list.Agents = append(list.Agents, h.describeAgent(r, d))
 	}
-	writeJSON(w, http.StatusOK, "application/json", list)
-	return nil
+	return answerJSON(w, list)
 }
 
 // getAgent serves GET /agents/{id}.
@@ -34,8 +32,7 @@ func (h *Handler) getAgent(w http.ResponseWriter, r *http.Request) error {
 	if d == nil {
 		return agent.ErrUnknownAgent
 	}
-	writeJSON(w, http.StatusOK, "application/json", h.describeAgent(r, *d))
-	return nil
+	return answerJSON(w, h.describeAgent(r, *d))
 }
 
 // describeAgent describes the agent d as this caller sees it: Tools lists only the tools that the access rules allow
@@ -87,14 +84,12 @@ func (h *Handler) callTool(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, "application/json", result)
-	return nil
+	return answerJSON(w, result)
 }
 
 // listServers serves GET /servers: the MCP servers that this caller may use.
 func (h *Handler) listServers(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, "application/json", map[string]any{"servers": h.Agent.ServersFor(identity(r))})
-	return nil
+	return answerJSON(w, map[string]any{"servers": h.Agent.ServersFor(identity(r))})
 }
 
 // refreshServer serves POST /servers/{name}/refresh: it lists the server's tools again and answers with the server's
@@ -114,8 +109,7 @@ func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 			h.Logger.WarnContext(r.Context(), "refresh failed", "server", name, "reason", reason, help.Servers.Attr())
 			return newProblem("unavailable", reason)
 		}
-		writeJSON(w, http.StatusOK, "application/json", s)
-		return nil
+		return answerJSON(w, s)
 	}
 	return agent.ErrUnknownServer // removed from mcp.json since the refresh
 }
@@ -131,6 +125,5 @@ func (h *Handler) listPrompts(w http.ResponseWriter, r *http.Request) error {
 		h.Logger.WarnContext(r.Context(), "cannot list prompts", "server", name, "error", err, help.Servers.Attr())
 		return newProblem("unavailable", "The MCP server did not answer.")
 	}
-	writeJSON(w, http.StatusOK, "application/json", list)
-	return nil
+	return answerJSON(w, list)
 }

@@ -77,6 +77,12 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	_ = enc.Encode(v)
 }
 
+// answerJSON answers with v and status 200 (writeJSON). It always returns nil, so that a handler can return its result.
+func answerJSON(w http.ResponseWriter, v any) error {
+	writeJSON(w, http.StatusOK, "application/json", v)
+	return nil
+}
+
 // writeBody writes body, which is already encoded, as the whole response with status 200. No cache may store it.
 func writeBody(w http.ResponseWriter, contentType string, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
