@@ -79,18 +79,18 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	case event.TextDelta:
 		enc.emitChunk(chunk{"type": "text-delta", "id": b.PartID, "delta": b.Delta})
 	case event.TextEnd:
-		enc.endText()
+		enc.endPart(&enc.textID, "text-end")
 	case event.ReasoningStart:
 		enc.reasoningID = b.PartID
 		enc.emitChunk(chunk{"type": "reasoning-start", "id": b.PartID})
 	case event.ReasoningDelta:
 		enc.emitChunk(chunk{"type": "reasoning-delta", "id": b.PartID, "delta": b.Delta})
 	case event.ReasoningEnd:
-		enc.endReasoning()
+		enc.endPart(&enc.reasoningID, "reasoning-end")
 	case event.StepReset:
 		// The stream's text cannot be withdrawn, but a page that knows this data part can hide it.
-		enc.endText()
-		enc.endReasoning()
+		enc.endPart(&enc.textID, "text-end")
+		enc.endPart(&enc.reasoningID, "reasoning-end")
 		enc.heldCalls = nil // only the last step of a run has calls of the page's tools
 		enc.emitChunk(chunk{"type": "data-step-reset", "data": chunk{"step": b.Step, "reason": b.Reason}})
 	case event.Budget:
@@ -162,19 +162,12 @@ func (enc *Encoder) endStep() {
 	}
 }
 
-// endText closes the open text part, if any. It must not close one twice, because that is fatal to the SDK.
-func (enc *Encoder) endText() {
-	if enc.textID != "" {
-		enc.emitChunk(chunk{"type": "text-end", "id": enc.textID})
-		enc.textID = ""
-	}
-}
-
-// endReasoning closes the open reasoning part, if any.
-func (enc *Encoder) endReasoning() {
-	if enc.reasoningID != "" {
-		enc.emitChunk(chunk{"type": "reasoning-end", "id": enc.reasoningID})
-		enc.reasoningID = ""
+// endPart closes the part with the id *id, if it is open, by a chunk of that type, and sets *id to "". It must not close
+// one twice, because that is fatal to the SDK.
+func (enc *Encoder) endPart(id *string, chunkType string) {
+	if *id != "" {
+		enc.emitChunk(chunk{"type": chunkType, "id": *id})
+		*id = ""
 	}
 }
 

@@ -3,7 +3,6 @@ package chat
 import (
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"answerd/internal/event"
 )
@@ -40,12 +39,8 @@ func clipLine(s string) string {
 		s = s[:4*maxLine]
 	}
 	s = strings.Join(strings.Fields(s), " ")
-	if len(s) <= maxLine {
-		return strings.ToValidUTF8(s, "")
+	if len(s) > maxLine {
+		s = s[:maxLine] + "…"
 	}
-	cut := maxLine // or the start of the character that crosses it
-	for !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
+	return strings.ToValidUTF8(s, "") // a cut may have split a character
 }

@@ -137,10 +137,7 @@ func truncate(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit] + "…"
+	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
 // lastBytes returns s if it has at most limit bytes. Otherwise it returns "…" and at most the last limit bytes, without

@@ -154,12 +154,8 @@ func (d *decoder) readRequest() (request agent.Request) {
 
 // readQuestion reads the question, which must be a string that is not blank.
 func (d *decoder) readQuestion() string {
-	value, ok := d.readKind('"', mustBeText)
-	if !ok {
-		return ""
-	}
-	question := unquoteString(value)
-	if strings.TrimSpace(question) == "" {
+	question, ok := d.readString(mustBeText)
+	if ok && strings.TrimSpace(question) == "" {
 		d.addError("must not be blank")
 	}
 	return question

@@ -226,6 +226,16 @@ func (d *decoder) readKind(kind jsontext.Kind, detail string) (value jsontext.Va
 	return nil, false
 }
 
+// readString reads a string and returns its text. If the next value is of another kind, readString skips it, adds an
+// error with detail, and returns false.
+func (d *decoder) readString(detail string) (text string, ok bool) {
+	value, ok := d.readKind('"', detail)
+	if !ok {
+		return "", false
+	}
+	return unquoteString(value), true
+}
+
 // skipValue skips a value of any kind.
 func (d *decoder) skipValue() {
 	kind, _ := d.nextToken()
@@ -315,11 +325,7 @@ const (
 
 // readText reads a string of at most limit bytes, which may be empty.
 func (d *decoder) readText(limit int) string {
-	value, ok := d.readKind('"', mustBeText)
-	if !ok {
-		return ""
-	}
-	s := unquoteString(value)
+	s, _ := d.readString(mustBeText)
 	if len(s) > limit {
 		d.addError(fmt.Sprintf("must not be longer than %d bytes", limit))
 		return ""
@@ -330,12 +336,8 @@ func (d *decoder) readText(limit int) string {
 // readName reads the name of a server, a prompt or a tool, of 1 to maxName bytes.
 func (d *decoder) readName() string {
 	detail := fmt.Sprintf("must be a string of 1 to %d bytes", maxName)
-	value, ok := d.readKind('"', detail)
-	if !ok {
-		return ""
-	}
-	s := unquoteString(value)
-	if s == "" || len(s) > maxName {
+	s, ok := d.readString(detail)
+	if ok && (s == "" || len(s) > maxName) {
 		d.addError(detail)
 	}
 	return s
@@ -343,12 +345,8 @@ func (d *decoder) readName() string {
 
 // readID reads an identifier that has the form of a thread id (thread.IsID).
 func (d *decoder) readID() string {
-	value, ok := d.readKind('"', mustBeText)
-	if !ok {
-		return ""
-	}
-	s := unquoteString(value)
-	if !thread.IsID(s) {
+	s, ok := d.readString(mustBeText)
+	if ok && !thread.IsID(s) {
 		d.addError(thread.IDRule)
 	}
 	return s
@@ -357,12 +355,8 @@ func (d *decoder) readID() string {
 // readChoice reads a string that is one of allowed.
 func (d *decoder) readChoice(allowed []string) string {
 	detail := "must be one of " + strings.Join(allowed, ", ")
-	value, ok := d.readKind('"', detail)
-	if !ok {
-		return ""
-	}
-	s := unquoteString(value)
-	if !slices.Contains(allowed, s) {
+	s, ok := d.readString(detail)
+	if ok && !slices.Contains(allowed, s) {
 		d.addError(detail)
 	}
 	return s
@@ -434,16 +428,14 @@ func (d *decoder) readPairs() map[string]string {
 			continue
 		}
 		detail := fmt.Sprintf("must be a string of at most %d bytes under a name of 1 to %d bytes", maxPairText, maxPairKey)
-		value, ok := d.readKind('"', detail)
-		if !ok {
-			continue
-		}
-		s := unquoteString(value)
-		if name == "" || len(name) > maxPairKey || len(s) > maxPairText {
+		s, ok := d.readString(detail)
+		switch {
+		case !ok: // readString has added the error
+		case name == "" || len(name) > maxPairKey || len(s) > maxPairText:
 			d.addError(detail)
-			continue
+		default:
+			out[name] = s
 		}
-		out[name] = s
 	}
 	if count > maxPairs {
 		d.addError(fmt.Sprintf("must not have more than %d members", maxPairs))
