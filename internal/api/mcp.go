@@ -39,10 +39,8 @@ func (h *Handler) newMCPServer() *mcpserver.Handler {
 // agentTools returns an MCP tool for each named agent that the caller may ask.
 func (h *Handler) agentTools(r *http.Request) (tools []mcpserver.Tool) {
 	for _, d := range h.Agent.Agents(identity(r)) {
-		t := mcptool.AgentTool(d.ID, d.Description, d.OutputSchema)
-		tools = append(tools, mcpserver.Tool{
-			Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema, OutputSchema: t.OutputSchema,
-		})
+		tool, _ := mcptool.AgentTool(d.ID, d.Description, d.OutputSchema)
+		tools = append(tools, mcpserver.Tool(tool))
 	}
 	return tools
 }
@@ -101,8 +99,9 @@ func (h *Handler) callAnswerTool(ctx context.Context, call *mcpserver.Call) mcps
 	}
 	if call.Tool != mcptool.Name {
 		t.agent = call.Tool
-		d := definition.Find(h.Agent.Agents(t.caller), t.agent)
-		t.hasOwnOutput = d != nil && mcptool.AgentTool(d.ID, d.Description, d.OutputSchema).HasOwnOutput
+		if d := definition.Find(h.Agent.Agents(t.caller), t.agent); d != nil {
+			_, t.hasOwnOutput = mcptool.AgentTool(d.ID, d.Description, d.OutputSchema)
+		}
 	}
 	run, err := t.awaitAnswer(ctx)
 	if err != nil {

@@ -39,33 +39,31 @@ var (
 	OutputSchema json.RawMessage
 )
 
-// Tool describes the tool of a named agent.
+// Tool describes the tool of a named agent. It has the same fields as mcpserver.Tool, so that the API can convert it.
 type Tool struct {
 	Name, Title, Description  string
 	InputSchema, OutputSchema json.RawMessage
-	// HasOwnOutput says that the structured content of the tool's results is the agent's output (OutputResult) instead
-	// of the answer document (CompletedResult).
-	HasOwnOutput bool
 }
 
 // AgentTool returns the tool of a named agent. schema is the agent's output schema; nil if it has none. If the schema's
-// type is object, which MCP requires of an output schema, it becomes the tool's output schema. A call then cannot ask
-// for another output_schema, because clients refuse a result that does not conform to the tool's (MCP, server/tools,
-// "Output Schema").
-func AgentTool(id, description string, schema json.RawMessage) Tool {
-	tool := Tool{Name: id, Title: "Ask " + id, Description: Description, InputSchema: InputSchema, OutputSchema: OutputSchema}
+// type is object, which MCP requires of an output schema, it becomes the tool's output schema, and hasOwnOutput is
+// true: the structured content of the tool's results is the agent's output (OutputResult) instead of the answer document
+// (CompletedResult). A call then cannot ask for another output_schema, because clients refuse a result that does not
+// conform to the tool's (MCP, server/tools, "Output Schema").
+func AgentTool(id, description string, schema json.RawMessage) (tool Tool, hasOwnOutput bool) {
+	tool = Tool{Name: id, Title: "Ask " + id, Description: Description, InputSchema: InputSchema, OutputSchema: OutputSchema}
 	if description != "" {
 		tool.Description = description + " " + Description
 	}
 	var root struct {
 		Type any `json:"type"`
 	}
-	if json.Unmarshal(schema, &root) == nil && root.Type == "object" {
+	hasOwnOutput = json.Unmarshal(schema, &root) == nil && root.Type == "object"
+	if hasOwnOutput {
 		tool.InputSchema = withoutOutputSchema(InputSchema)
 		tool.OutputSchema = schema
-		tool.HasOwnOutput = true
 	}
-	return tool
+	return tool, hasOwnOutput
 }
 
 // withoutOutputSchema returns input without the argument output_schema. Errors are ignored, because input is always
@@ -80,7 +78,7 @@ func withoutOutputSchema(input json.RawMessage) json.RawMessage {
 	return without
 }
 
-// OutputResult returns the result of a run that ended with f, for a tool with HasOwnOutput. IsError is set if the
+// OutputResult returns the result of a run that ended with f, for a tool that hasOwnOutput. IsError is set if the
 // answer has no output, because the result then does not conform to the tool's output schema.
 func OutputResult(f event.FinalAnswer) Result {
 	if f.Output == nil { // it must not be assigned to Structured, which would then be null in JSON
@@ -107,7 +105,7 @@ func Decode(arguments []byte) (agent.Request, error) {
 	return r, nil
 }
 
-// CheckOwnOutput returns a *native.Invalid if r has an output schema. A call of a tool with HasOwnOutput cannot replace
+// CheckOwnOutput returns a *native.Invalid if r has an output schema. A call of a tool that hasOwnOutput cannot replace
 // the tool's schema.
 func CheckOwnOutput(r agent.Request) error {
 	if len(r.OutputSchema) == 0 {
