@@ -77,9 +77,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	v := &Verifier{cfg: cfg, scopes: strings.Fields(cfg.Scope), client: fetch.NewClient(cfg.HTTPClient)}
 	v.keys = newKeyCache(cfg.Issuer, cfg.JWKSURL, v.client, cfg.Logger)
 	v.parser = jwt.NewParser(

@@ -70,7 +70,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/telemetry": {outside: []string{"go.opentelemetry.io/", "github.com/prometheus/client_golang"}},
 
-	"answerd/internal/llm": {outside: jsonv2},
+	"answerd/internal/llm": {ours: []string{"auth/strictjson"}, outside: jsonv2},
 
 	// Spans have content only if the operator wants it.
 	"answerd/internal/llm/genai": {ours: []string{"llm"}, outside: otelAPI},

@@ -15,6 +15,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"answerd/internal/auth/strictjson"
 )
 
 // Profile describes one available model, as the operator configured it in MODELS_FILE. Only ID is required.
@@ -114,7 +116,7 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 	}
 	var profiles []Profile
 	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
-	if err := json.UnmarshalDecode(dec, &profiles, json.RejectUnknownMembers(true), refuseNull); err != nil {
+	if err := json.UnmarshalDecode(dec, &profiles, json.RejectUnknownMembers(true), strictjson.RefuseNull); err != nil {
 		return nil, profileError(err)
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
@@ -152,14 +154,6 @@ func checkProfiles(profiles []Profile) error {
 	}
 	return nil
 }
-
-// refuseNull makes null an error. By default, json/v2 decodes null as the zero value of any type.
-var refuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
-	if dec.PeekKind() == 'n' { // null
-		return &json.SemanticError{GoType: reflect.TypeOf(v).Elem(), JSONKind: 'n'}
-	}
-	return errors.ErrUnsupported // makes json/v2 decode the value as usual
-}))
 
 // typeProblems says what is wrong with JSON that does not fit a Go value of that kind.
 var typeProblems = map[reflect.Kind]string{

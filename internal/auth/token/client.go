@@ -1,13 +1,14 @@
 package token
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"answerd/internal/auth"
@@ -60,10 +61,8 @@ const (
 type endpointClient struct {
 	cfg      ClientCredentialsConfig
 	client   *http.Client
-	metadata *issuer.Cache[string] // the token endpoint from the issuer's metadata; nil if cfg.TokenURL is set
-
-	mu     sync.Mutex  // protects secret
-	secret auth.Secret // the last result of cfg.Secret; zero before the first call
+	metadata *issuer.Cache[string]       // the token endpoint from the issuer's metadata; nil if cfg.TokenURL is set
+	secret   atomic.Pointer[auth.Secret] // the last result of cfg.Secret; nil before the first call
 }
 
 // newEndpointClient checks cfg and returns a client. It sends no request. Callers must call close.
@@ -74,9 +73,7 @@ func newEndpointClient(cfg ClientCredentialsConfig) (*endpointClient, error) {
 	if cfg.ClientID == "" || cfg.Secret == nil {
 		return nil, errors.New("the client's id and secret must be set")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	c := &endpointClient{cfg: cfg, client: fetch.NewClient(cfg.HTTPClient)}
 	if cfg.Issuer != "" {
 		c.metadata = newEndpointCache(cfg.Issuer, c.client)
@@ -147,23 +144,23 @@ func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Tok
 // secret first. If the token endpoint refuses a client secret that was read for an earlier request, the secret may have
 // been rotated. requestWithSecret then reads it again and, if it has changed, repeats the request once.
 func (c *endpointClient) requestWithSecret(ctx context.Context, form url.Values) (Token, error) {
-	secret := c.lastSecret()
-	isFirst := secret.IsZero()
-	if isFirst {
-		var err error
-		if secret, err = c.readSecret(ctx); err != nil {
+	last := c.secret.Load()
+	if last == nil {
+		secret, err := c.readSecret(ctx)
+		if err != nil {
 			return Token{}, err
 		}
+		return c.sendRequest(ctx, form, secret)
 	}
-	t, err := c.sendRequest(ctx, form, secret)
-	if isFirst || !isClientRefused(err) {
+	t, err := c.sendRequest(ctx, form, *last)
+	if !isClientRefused(err) {
 		return t, err
 	}
 	newSecret, readErr := c.readSecret(ctx)
 	if readErr != nil {
 		return Token{}, readErr
 	}
-	if newSecret == secret {
+	if newSecret == *last {
 		return Token{}, err
 	}
 	return c.sendRequest(ctx, form, newSecret)
@@ -174,13 +171,6 @@ func (c *endpointClient) requestWithSecret(ctx context.Context, form url.Values)
 func isClientRefused(err error) bool {
 	refusal, ok := errors.AsType[*fetch.Error](err)
 	return ok && (refusal.Code == codeInvalidClient || refusal.Status == http.StatusUnauthorized)
-}
-
-// lastSecret returns the secret that was read last, or the zero Secret if none was read yet.
-func (c *endpointClient) lastSecret() auth.Secret {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.secret
 }
 
 // readSecret calls cfg.Secret and stores the result as the last secret. Its error is a *fetch.Error. If cfg.Secret
@@ -198,9 +188,7 @@ func (c *endpointClient) readSecret(ctx context.Context) (auth.Secret, error) {
 	case secret.IsZero():
 		return auth.Secret{}, &fetch.Error{Public: "the client secret is empty"}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.secret = secret
+	c.secret.Store(&secret)
 	return secret, nil
 }
 

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -48,15 +49,12 @@ var (
 // newTelemetry returns the instruments for cfg and the endpoint with the base URL base. It replaces a nil tracer or
 // meter with a no-op one, so that callers need no checks.
 func newTelemetry(cfg Config, base string) *instruments {
-	var meter metric.Meter = metricnoop.Meter{}
-	if cfg.Meter != nil {
-		meter = cfg.Meter
+	meter := cmp.Or[metric.Meter](cfg.Meter, metricnoop.Meter{})
+	meters := &instruments{
+		tracer: cmp.Or[trace.Tracer](cfg.Tracer, tracenoop.Tracer{}),
+		common: append(serverAttributes(base), semconv.GenAIOperationNameChat, semconv.GenAIProviderNameOpenAI),
+		models: cfg.MetricModels, price: cfg.Price, content: cfg.TraceContent,
 	}
-	meters := &instruments{tracer: tracenoop.Tracer{}, models: cfg.MetricModels, price: cfg.Price, content: cfg.TraceContent}
-	if cfg.Tracer != nil {
-		meters.tracer = cfg.Tracer
-	}
-	meters.common = append(serverAttributes(base), semconv.GenAIOperationNameChat, semconv.GenAIProviderNameOpenAI)
 	// Only wrong arguments in these lines could cause an error. The meter would then return a no-op instrument.
 	meters.duration, _ = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"),
 		metric.WithDescription("GenAI operation duration."), metric.WithExplicitBucketBoundaries(durationBuckets...))
