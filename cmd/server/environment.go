@@ -311,25 +311,15 @@ func loadConfig(environ environment) (config, error) {
 		return config{}, err
 	}
 	cfg.warnings = cfg.findWarnings(environ)
-	if err := cfg.validate(); err != nil {
-		return cfg, err
+	for _, checkOrRead := range []func() error{
+		cfg.validate, cfg.checkOTLPHeaders, func() error { return cfg.checkOTLPFiles(environ) },
+		cfg.readModelCertificates, cfg.readAgents, cfg.readTokenKeys, cfg.readCertificates,
+	} {
+		if err := checkOrRead(); err != nil {
+			return cfg, err
+		}
 	}
-	if err := cfg.checkOTLPHeaders(); err != nil {
-		return cfg, err
-	}
-	if err := cfg.checkOTLPFiles(environ); err != nil {
-		return cfg, err
-	}
-	if err := cfg.readModelCertificates(); err != nil {
-		return cfg, err
-	}
-	if err := cfg.readAgents(); err != nil {
-		return cfg, err
-	}
-	if err := cfg.readTokenKeys(); err != nil {
-		return cfg, err
-	}
-	return cfg, cfg.readCertificates()
+	return cfg, nil
 }
 
 // otlpHeader matches a percent-encoded name=value pair (OpenTelemetry specification, "Protocol Exporter", "Specifying

@@ -34,9 +34,6 @@ type limitedListener struct {
 	slots  chan struct{} // one element for each open connection; the capacity includes those over the limit
 	closed chan struct{} // closed by Close, to end an Accept that waits for a slot
 	once   sync.Once     // closes closed
-
-	mu   sync.Mutex // protects open
-	open int        // open connections, including those over the limit
 }
 
 // newLimitedListener returns a listener that accepts up to limit connections from l, and some more over the limit.
@@ -45,8 +42,8 @@ func newLimitedListener(l net.Listener, limit int) *limitedListener {
 	return &limitedListener{Listener: l, limit: limit, slots: make(chan struct{}, limit+overLimit), closed: make(chan struct{})}
 }
 
-// Accept implements net.Listener. It waits for a slot before it accepts, so that connections without a slot stay in the
-// kernel's queue. The *countedConn that it returns frees the slot when it is closed. After Close, Accept returns
+// Accept implements net.Listener. Calls must not overlap. Accept waits for a slot before it accepts, so that connections
+// without a slot stay in the kernel's queue. The *countedConn that it returns frees the slot when it is closed. After Close, Accept returns
 // net.ErrClosed. Otherwise it returns the errors of the socket; when file descriptors run out, net/http waits a little
 // and calls Accept again.
 func (l *limitedListener) Accept() (net.Conn, error) {
@@ -63,10 +60,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetWriteBuffer(api.WriteBuffer) // if it fails, a client that reads slowly only takes more memory
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open++
-	return &countedConn{Conn: conn, listener: l, overLimit: l.open > l.limit}, nil
+	return &countedConn{Conn: conn, listener: l, overLimit: len(l.slots) > l.limit}, nil
 }
 
 // Close implements net.Listener. It ends an Accept that waits for a slot. Open connections stay open.
@@ -85,12 +79,7 @@ type countedConn struct {
 
 // Close implements net.Conn. The first call frees the connection's slot.
 func (c *countedConn) Close() error {
-	c.once.Do(func() {
-		c.listener.mu.Lock()
-		c.listener.open--
-		c.listener.mu.Unlock()
-		<-c.listener.slots
-	})
+	c.once.Do(func() { <-c.listener.slots })
 	return c.Conn.Close()
 }
 
@@ -159,17 +148,16 @@ func serveMetrics(c config, metrics http.Handler, logger *slog.Logger) (forAddr 
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)
 	server := newServer(mux)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	var serving sync.WaitGroup
+	serving.Go(func() {
 		if err := server.Serve(listener); err != http.ErrServerClosed {
 			logger.Error("the listener of METRICS_ADDR failed", "error", err)
 		}
-	}()
+	})
 	logger.Info("serving metrics", "addr", listener.Addr().String())
 	return nil, func() {
 		_ = server.Close() // may cut off a scrape: the next process counts from zero anyway
-		<-ended
+		serving.Wait()
 	}, nil
 }
 

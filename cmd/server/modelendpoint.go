@@ -81,14 +81,16 @@ type secretFile struct {
 	secret string      // last secret that was read
 }
 
-// newSecretFile returns the secretFile of a setting, at the path in the variable with _FILE appended to the name of the
-// setting. It returns nil if that variable is not set. secret is the value that was read from the file at the start.
-func (c *config) newSecretFile(setting string, secret auth.Secret, logger *slog.Logger) *secretFile {
+// currentSecret returns a function that returns the secret of a setting as it is now in the file at the path in the
+// variable with _FILE appended to the name of the setting. It returns nil if that variable is not set. secret is the
+// value that was read from the file at the start.
+func (c *config) currentSecret(setting string, secret auth.Secret, logger *slog.Logger) func() auth.Secret {
 	path := c.lookup(setting + "_FILE")
 	if path == "" {
 		return nil
 	}
-	return &secretFile{path: path, what: setting, logger: logger, secret: secret.Reveal()}
+	file := &secretFile{path: path, what: setting, logger: logger, secret: secret.Reveal()}
+	return func() auth.Secret { return auth.NewSecret(file.read()) }
 }
 
 // read returns the secret, without line breaks at the end. If the file is empty or cannot be read, it logs that and
@@ -185,8 +187,8 @@ func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) opena
 		Transport: tel.Transport, MetricModels: c.metricModels(), Price: c.prices(), TraceContent: c.TraceContent,
 		Tracer: tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
 	}
-	if file := c.newSecretFile("LLM_API_KEY", c.LLMAPIKey, logger); file != nil {
-		cfg.Key = file.read
+	if key := c.currentSecret("LLM_API_KEY", c.LLMAPIKey, logger); key != nil {
+		cfg.Key = func() string { return key().Reveal() }
 	}
 	return cfg
 }

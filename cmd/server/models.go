@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 	"text/tabwriter"
 
 	"answerd/internal/agent"
@@ -71,9 +71,7 @@ type servedModels struct {
 	// closeEndpoints closes the idle connections of the current endpoints, and stops watching the models' TLS files.
 	// replaceEndpoints sets it for the endpoints that it opens.
 	closeEndpoints func()
-
-	mu           sync.Mutex   // protects certificates
-	certificates certificates // of models that have their own TLS files
+	certificates   atomic.Pointer[certificates] // of models that have their own TLS files; set by replaceEndpoints
 }
 
 // openModels returns a router to the models of c, and watches the models' TLS files until ctx ends or the caller calls
@@ -103,16 +101,12 @@ func (m *servedModels) replaceEndpoints(ctx context.Context, cfg config) {
 		defaultEndpoint.Close()
 		closeOwnEndpoints()
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.certificates = cfg.modelCertificates
+	m.certificates.Store(&cfg.modelCertificates)
 }
 
 // usedCertificates returns the certificates of the models that have their own.
 func (m *servedModels) usedCertificates() []usedCertificate {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.certificates.inUse()
+	return m.certificates.Load().inUse()
 }
 
 // startReloading reloads MODELS_FILE when it changes, and at SIGHUP, until end is called. The router and runs then use

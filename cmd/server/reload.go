@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -96,15 +97,12 @@ func startFollowing(ctx context.Context, files *fileWatch, what string, logger *
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		followFiles(ctx, files, hangup, what, logger, read)
-	}()
+	var following sync.WaitGroup
+	following.Go(func() { followFiles(ctx, files, hangup, what, logger, read) })
 	return func() {
 		signal.Stop(hangup)
 		cancel()
-		<-ended
+		following.Wait()
 	}
 }
 

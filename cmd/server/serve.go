@@ -331,14 +331,11 @@ func newHooks(cfg config, tel *telemetry.Telemetry, logger *slog.Logger) (*webho
 	for _, name := range trimElements(cfg.HooksEvents) {
 		events = append(events, webhook.Event(name))
 	}
-	options := webhook.Options{
-		URL: cfg.HooksURL, Secret: cfg.HooksSecret, Events: events, Transport: tel.Transport,
+	hooks, err := webhook.New(webhook.Options{
+		URL: cfg.HooksURL, Secret: cfg.HooksSecret, CurrentSecret: cfg.currentSecret("HOOKS_SECRET", cfg.HooksSecret, logger),
+		Events: events, Transport: tel.Transport,
 		Tracer: tel.Tracer("answerd/agent/hook"), Meter: tel.Meter("answerd/agent/hook"),
-	}
-	if file := cfg.newSecretFile("HOOKS_SECRET", cfg.HooksSecret, logger); file != nil {
-		options.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
-	}
-	hooks, err := webhook.New(options)
+	})
 	if err != nil {
 		return nil, &configError{"HOOKS_URL", err.Error()}
 	}
@@ -351,16 +348,13 @@ func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *sl
 	if c.RunWebhookURL == "" && c.CallbackOrigins == nil {
 		return nil, nil
 	}
-	options := delivery.Options{
-		URL: c.RunWebhookURL, CallbackOrigins: c.CallbackOrigins, PrivateCallbacks: c.CallbackPrivate, Secret: c.HooksSecret,
+	deliveries, err := delivery.New(delivery.Options{
+		URL: c.RunWebhookURL, CallbackOrigins: c.CallbackOrigins, PrivateCallbacks: c.CallbackPrivate,
+		Secret: c.HooksSecret, CurrentSecret: c.currentSecret("HOOKS_SECRET", c.HooksSecret, logger),
 		Log: log, MaxBytes: int64(c.EventsMaxBytes) / 8, // leaves most of the log to the runs
 		Local: c.EventsURL.IsZero(),
 		Meter: tel.Meter("answerd/agent/delivery"), Logger: logger,
-	}
-	if file := c.newSecretFile("HOOKS_SECRET", c.HooksSecret, logger); file != nil {
-		options.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
-	}
-	deliveries, err := delivery.New(options)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("set up deliveries: %w", err)
 	}

@@ -41,26 +41,22 @@ func newShutdownStages(ctx context.Context) (stages shutdownStages, stop func())
 	if ctx.Err() != nil {
 		onSignal = onSignal[1:]
 	}
-	stopped := make(chan struct{}) // closed by stop
-	done := make(chan struct{})    // closed when the goroutine has ended
-	go func() {
-		defer close(done)
+	var counting sync.WaitGroup
+	counting.Go(func() {
 		for _, endStage := range onSignal {
 			select {
 			case <-signals:
 				endStage()
-			case <-stopped:
+			case <-closeContext.Done(): // stop was called
 				return
 			}
 		}
-		<-stopped
-	}()
+	})
 	return shutdownStages{drainContext, closeContext}, func() {
 		signal.Stop(signals)
 		signal.Stop(hangups)
-		close(stopped)
-		<-done
-		endClose() // ends drainContext too
+		endClose() // ends drainContext and the goroutine too
+		counting.Wait()
 	}
 }
 

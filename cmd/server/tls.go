@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -186,14 +187,11 @@ func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *
 		return nil, fmt.Errorf("create the metric of certificates: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		warnOfExpiry(ctx, logger, inUse)
-	}()
+	var warning sync.WaitGroup
+	warning.Go(func() { warnOfExpiry(ctx, logger, inUse) })
 	return func() {
 		cancel()
-		<-ended
+		warning.Wait()
 	}, nil
 }
 

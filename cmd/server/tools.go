@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 	"answerd/internal/auth/ocivault"
 	"answerd/internal/auth/sealed"
 	"answerd/internal/auth/token"
@@ -162,7 +163,7 @@ func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger)
 		case s.Disabled:
 		case s.Auth.NeedsCallerToken():
 			logger.Warn("MCP server is used on behalf of callers, but they have no token: AUTH_ISSUER is not set", "mcp_server", s.Name, help.Delegation.Attr())
-		case s.Auth.IsDelegated() && !isLoopback(host):
+		case s.Auth.IsDelegated() && !fetch.IsLoopback(host):
 			logger.Warn("the first sign-in to an MCP server is used for all callers: without AUTH_ISSUER they cannot be told apart", "mcp_server", s.Name, help.Delegation.Attr())
 		}
 	}
@@ -188,8 +189,8 @@ func (t *toolset) warnAboutSignIns(c config, servers []mcpconfig.Server, logger 
 // *configError.
 func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) {
 	secret := token.FixedSecret(c.IAMClientSecret)
-	if file := c.newSecretFile("IAM_CLIENT_SECRET", c.IAMClientSecret, logger); file != nil {
-		secret = func(context.Context) (auth.Secret, error) { return auth.NewSecret(file.read()), nil }
+	if current := c.currentSecret("IAM_CLIENT_SECRET", c.IAMClientSecret, logger); current != nil {
+		secret = func(context.Context) (auth.Secret, error) { return current(), nil }
 	}
 	if c.IAMClientSecret.IsZero() {
 		secret = ocivault.NewReader(ocivault.Config{SecretOCID: c.SecretOCID, AuthType: c.OCIAuthType})

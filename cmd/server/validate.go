@@ -194,7 +194,7 @@ func (c *config) checkAddr() error {
 	if !isHostPort(c.Addr) {
 		return &configError{"ADDR", "must be host:port"}
 	}
-	if !isLoopback(host) && c.lacksAuthentication() {
+	if !fetch.IsLoopback(host) && c.lacksAuthentication() {
 		return c.unauthenticatedError()
 	}
 	if err := c.checkPublicURL(); err != nil {
@@ -202,7 +202,7 @@ func (c *config) checkAddr() error {
 	}
 	c.addAllowedHosts(host)
 	c.localURL = c.PublicURL
-	if c.localURL == "" && isLoopback(host) && port != "0" {
+	if c.localURL == "" && fetch.IsLoopback(host) && port != "0" {
 		c.localURL = c.scheme() + "://" + c.Addr
 	}
 	return nil
@@ -284,13 +284,6 @@ func (c *config) pinsPath() string {
 	return strings.TrimSuffix(c.MCPConfigPath, ".json") + ".pins.json"
 }
 
-// isLoopback reports whether host is "localhost" or a loopback address. It does not resolve localhost; checkBoundAddr
-// later checks the address that the listener got.
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
 // isUnknownHook reports whether name is not a hook event.
 func isUnknownHook(name string) bool { return !slices.Contains(webhook.Events(), webhook.Event(name)) }
 
@@ -367,7 +360,7 @@ func (c *config) addAllowedHosts(host string) {
 	if len(c.AllowedHosts) == 0 {
 		ip := net.ParseIP(host)
 		switch {
-		case isLoopback(host):
+		case fetch.IsLoopback(host):
 			c.AllowedHosts = []string{"localhost", "127.0.0.1", "::1", host}
 		case host != "" && (ip == nil || !ip.IsUnspecified()):
 			c.AllowedHosts = []string{strings.ToLower(host)}

@@ -97,15 +97,15 @@ func CheckEndpoint(name, rawURL string) error {
 	if u.User != nil || u.Fragment != "" {
 		return fmt.Errorf("%s must not contain credentials or a fragment", name)
 	}
-	isLocal := u.Scheme == "http" && isLoopback(u.Hostname())
+	isLocal := u.Scheme == "http" && IsLoopback(u.Hostname())
 	if u.Scheme == "https" || isLocal {
 		return nil
 	}
 	return fmt.Errorf("%s must be https, or http on the loopback address", name)
 }
 
-// isLoopback reports whether host is localhost or a loopback address.
-func isLoopback(host string) bool {
+// IsLoopback reports whether host is localhost or a loopback address. It does not resolve localhost.
+func IsLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
