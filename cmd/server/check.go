@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -433,33 +432,24 @@ func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, l
 	return printRun(ctx, log, run.ID, stdout)
 }
 
-// testQuestion returns a question that makes the model call the first read-only tool among tools. Without such a tool
-// the question needs no call, and testQuestion prints why if tools has others.
+// testQuestion returns a question that makes the model call the first tool that needs no approval and whose server
+// describes it as read-only (MCP, readOnlyHint). A tool without that hint may change something (MCP), so check must not
+// call it even if the configuration requires no approval: the model chooses the arguments, and the operator does not see
+// them first. Without such a tool the question needs no call, and testQuestion prints why if tools has others.
 func testQuestion(tools []catalog.Tool, stdout io.Writer) agent.Request {
-	if tool, ok := readOnlyTool(tools); ok {
-		return agent.Request{
-			Question:   fmt.Sprintf("Call the tool %s once, with arguments of your choice, and say in one sentence what it returned.", tool.Name),
-			ToolChoice: agent.ToolAuto, Tools: []string{tool.Name}, Background: true,
+	for _, tool := range tools {
+		isReadOnly := tool.Annotations != nil && tool.Annotations.ReadOnly
+		if isReadOnly && !tool.NeedsApproval {
+			return agent.Request{
+				Question:   fmt.Sprintf("Call the tool %s once, with arguments of your choice, and say in one sentence what it returned.", tool.Name),
+				ToolChoice: agent.ToolAuto, Tools: []string{tool.Name}, Background: true,
+			}
 		}
 	}
 	if len(tools) > 0 {
 		fmt.Fprintln(stdout, "the model gets no tool: none is read-only (readOnlyHint) and needs no approval")
 	}
 	return agent.Request{Question: "Answer with the word ready.", ToolChoice: agent.ToolNone, Background: true}
-}
-
-// readOnlyTool returns the first tool that needs no approval and whose server describes it as read-only (MCP,
-// readOnlyHint). ok is false if no such tool exists. A tool without that hint may change something (MCP), so check must
-// not call it even if the configuration requires no approval: the model chooses the arguments, and the operator does
-// not see them first.
-func readOnlyTool(tools []catalog.Tool) (tool catalog.Tool, ok bool) {
-	i := slices.IndexFunc(tools, func(t catalog.Tool) bool {
-		return !t.NeedsApproval && t.Annotations != nil && t.Annotations.ReadOnly
-	})
-	if i < 0 {
-		return catalog.Tool{}, false
-	}
-	return tools[i], true
 }
 
 // printRun follows the run with the id runID until it ends, and prints each call's result and the answer. The error is

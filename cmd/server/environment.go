@@ -419,8 +419,7 @@ func parseError(err error) error {
 
 // parseReason removes the rejected value from err, if err comes from strconv, which quotes it.
 func parseReason(err error) error {
-	var number *strconv.NumError
-	if errors.As(err, &number) {
+	if number, ok := errors.AsType[*strconv.NumError](err); ok {
 		return number.Err
 	}
 	return err

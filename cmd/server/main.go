@@ -20,6 +20,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -241,10 +242,7 @@ func printVersion(stdout io.Writer) error {
 			}
 		}
 	}
-	if rev == "" {
-		rev = "unknown"
-	}
 	_, err := fmt.Fprintf(stdout, "answerd %s\ncommit  %s\ngo      %s\nmcp     %s\n",
-		version, rev, runtime.Version(), strings.Join(mcp.ProtocolVersions(), ", "))
+		version, cmp.Or(rev, "unknown"), runtime.Version(), strings.Join(mcp.ProtocolVersions(), ", "))
 	return err
 }

@@ -22,6 +22,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,9 +66,7 @@ type Telemetry struct {
 // New sets up telemetry. It does not connect to the collector, which need not be reachable yet. It returns an error
 // that names the setting if the configuration is not usable. ctx is not kept.
 func New(ctx context.Context, cfg Config) (*Telemetry, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	res, err := newResource(ctx, cfg)
 	if err != nil {
 		return nil, err

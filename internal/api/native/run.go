@@ -65,14 +65,7 @@ func NewAnswer(r event.Run, f event.FinalAnswer) Answer {
 
 // Status is the body of GET /runs/{run_id}. Which of the optional members are set depends on the field Status.
 type Status struct {
-	RunID     string       `json:"run_id"`
-	ThreadID  string       `json:"thread_id"`
-	TraceID   string       `json:"trace_id"`
-	Status    event.Status `json:"status"`
-	CreatedAt time.Time    `json:"created_at"`
-	LastSeq   int64        `json:"last_seq"`
-
-	Agent       string `json:"agent,omitempty"`         // the named agent; "" if the service has no named agents
+	ListedRun
 	ParentRunID string `json:"parent_run_id,omitempty"` // of a child run, the run that started it; else ""
 
 	Interrupts []event.Interrupt `json:"interrupts,omitempty"`
@@ -88,10 +81,7 @@ type Status struct {
 // NewStatus returns the status of r, which depends only on r's newest event. problem is called for a failed run and
 // returns its problem document (RFC 9457); it is a parameter because this package does not know HTTP.
 func NewStatus(r event.Run, problem func(event.RunError) any) Status {
-	status := Status{
-		RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: r.Status(),
-		CreatedAt: r.Created.UTC(), LastSeq: r.Last.Seq, RequestMetadata: r.Metadata, Agent: r.Agent, ParentRunID: r.ParentID,
-	}
+	status := Status{ListedRun: newListedRun(r), ParentRunID: r.ParentID, RequestMetadata: r.Metadata}
 	switch b := r.Last.Body.(type) {
 	case event.Suspended:
 		status.Interrupts = b.Interrupts
@@ -121,7 +111,15 @@ type ListedRun struct {
 	Status    event.Status `json:"status"`
 	CreatedAt time.Time    `json:"created_at"`
 	LastSeq   int64        `json:"last_seq"`
-	Agent     string       `json:"agent,omitempty"`
+	Agent     string       `json:"agent,omitempty"` // the named agent; "" if the service has no named agents
+}
+
+// newListedRun returns the description of r.
+func newListedRun(r event.Run) ListedRun {
+	return ListedRun{
+		RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: r.Status(),
+		CreatedAt: r.Created.UTC(), LastSeq: r.Last.Seq, Agent: r.Agent,
+	}
 }
 
 // AgentList is the body of GET /agents.
@@ -144,10 +142,7 @@ type Agent struct {
 func NewRunList(p event.RunPage) RunList {
 	out := RunList{Runs: make([]ListedRun, len(p.Runs)), Next: p.Next}
 	for i, r := range p.Runs {
-		out.Runs[i] = ListedRun{
-			RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: r.Status(),
-			CreatedAt: r.Created.UTC(), LastSeq: r.Last.Seq, Agent: r.Agent,
-		}
+		out.Runs[i] = newListedRun(r)
 	}
 	return out
 }

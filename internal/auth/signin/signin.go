@@ -53,9 +53,12 @@ func (d *Discovery) Close() { d.endpoints.Close() }
 // hour old, it returns them and starts to read them again. Errors are *fetch.Error, or wrap that of ctx.
 func (d *Discovery) Endpoints(ctx context.Context) (Endpoints, error) { return d.endpoints.Get(ctx) }
 
-// read returns the endpoints that request returns. It logs a failure, and says whether known endpoints stay in use.
-func (d *Discovery) read(ctx context.Context) (Endpoints, error) {
-	endpoints, err := d.request(ctx)
+// read requests the metadata and returns its endpoints. It logs a failure, and says whether known endpoints stay in use.
+func (d *Discovery) read(ctx context.Context) (endpoints Endpoints, _ error) {
+	document, err := d.source.Read(ctx)
+	if err == nil {
+		endpoints, err = d.parse(document)
+	}
 	switch {
 	case err == nil:
 		d.known.Store(true)
@@ -65,15 +68,6 @@ func (d *Discovery) read(ctx context.Context) (Endpoints, error) {
 		d.logger.WarnContext(ctx, "the console offers no sign-in", "error", err.Error())
 	}
 	return endpoints, err
-}
-
-// request requests the metadata and returns its endpoints.
-func (d *Discovery) request(ctx context.Context) (Endpoints, error) {
-	document, err := d.source.Read(ctx)
-	if err != nil {
-		return Endpoints{}, err
-	}
-	return d.parse(document)
 }
 
 // parse returns the endpoints in the document. It returns an error if a browser cannot sign in with them, because the
