@@ -128,12 +128,12 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 	}
 	isLocal := flags.url == "" && !isAlive(ctx, url)
 	if isLocal {
-		service, err := startLocalService(ctx, environ, stderr)
+		local, stop, err := startLocalService(ctx, environ, stderr)
 		if err != nil {
 			return err
 		}
-		defer service.stop()
-		url = service.url
+		defer stop()
+		url = local
 	}
 	session := newSession(url, flags, environ, stdout)
 	defer session.Close()
@@ -183,12 +183,6 @@ func tokenReader(path string) func() (string, error) {
 	}
 }
 
-// localService is an answerd in this process, on a free port of the loopback interface.
-type localService struct {
-	url  string
-	stop func() // drains the service and waits until it has ended
-}
-
 // localConfig returns the settings of environ for an answerd that serves this process alone: on a free port of the
 // loopback interface, without TLS, authentication and METRICS_ADDR. Rules apply only to the runs of other callers, which
 // it may take over from a durable log. Its log has only errors, unless LOG_LEVEL or DEBUG is set. The caller must close
@@ -218,12 +212,12 @@ func localConfig(environ environment) (config, error) {
 	return cfg, nil
 }
 
-// startLocalService starts an answerd with localConfig and returns when it accepts connections. The caller must call
-// stop; the end of ctx does not stop the service.
-func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (*localService, error) {
+// startLocalService starts an answerd with localConfig in this process and returns its URL when it accepts connections.
+// The caller must call stop, which drains the service and waits until it has ended. The end of ctx does not stop it.
+func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (url string, stop func(), _ error) {
 	cfg, err := localConfig(environ)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	// SIGINT ends ctx. The service must outlive it, because the session still has to cancel its run.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -232,14 +226,14 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 
 	select {
 	case addr := <-listening:
-		return &localService{url: "http://" + addr, stop: func() {
+		return "http://" + addr, func() {
 			cancel()
 			<-ended
-		}}, nil
+		}, nil
 	case err := <-ended:
 		cancel()
 		_ = cfg.listener.Close() // serve has closed it only if it failed after cfg.listen
-		return nil, err
+		return "", nil, err
 	}
 }
 
@@ -403,17 +397,17 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 	isLocal := url == ""
 	configuration := url
 	if isLocal {
-		service, err := startLocalService(ctx, forEvaluation(environ), stderr)
+		local, stop, err := startLocalService(ctx, forEvaluation(environ), stderr)
 		if err != nil {
 			return eval.Report{}, err
 		}
-		defer service.stop()
-		session := terminal.New(terminal.Options{URL: service.url, Out: io.Discard, Err: io.Discard})
+		defer stop()
+		session := terminal.New(terminal.Options{URL: local, Out: io.Discard, Err: io.Discard})
 		defer session.Close()
 		if err := session.WaitForServers(ctx); err != nil {
 			return eval.Report{}, err
 		}
-		url, configuration = service.url, "the settings of this process"
+		url, configuration = local, "the settings of this process"
 	}
 
 	showProgress := newProgressLine(environ)

@@ -196,11 +196,11 @@ func TestAskInItsOwnProcessAppliesTheRulesToRunsOfOthers(t *testing.T) {
 	}
 
 	settings["ADDR"] = "127.0.0.1:1"
-	local, err := startLocalService(t.Context(), settings, io.Discard)
+	_, stop, err := startLocalService(t.Context(), settings, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer local.stop()
+	defer stop()
 	if got := <-result; !strings.Contains(got, "may not use this tool") {
 		t.Errorf("got the result %s of a call that the rules forbid, want a refusal", got)
 	}

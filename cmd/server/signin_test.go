@@ -88,15 +88,15 @@ func TestSignInAtAProcessOfAsk(t *testing.T) {
 		return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name})
 	})
 
-	service, err := startLocalService(t.Context(), newTestEnvironment("ADDR", "127.0.0.1:1", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config), io.Discard)
+	url, stop, err := startLocalService(t.Context(), newTestEnvironment("ADDR", "127.0.0.1:1", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config), io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer service.stop()
-	signIn(t, newClient(t), service.url)
+	defer stop()
+	signIn(t, newClient(t), url)
 	as.Lock()
 	defer as.Unlock()
-	if got, want := as.Visits[0].Get("redirect_uri"), service.url+"/oauth/callback"; got != want {
+	if got, want := as.Visits[0].Get("redirect_uri"), url+"/oauth/callback"; got != want {
 		t.Errorf("got the redirect URI %s, want %s", got, want)
 	}
 }

@@ -83,18 +83,16 @@ func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State)
 	c.mu.Lock()
 	c.startPollLocked()
 	value := c.value
-	switch state(value) {
-	case Fresh:
-		c.mu.Unlock()
-		return value, nil
-	case RefreshDue:
-		// Ignore the error: it means that no request may start now, and the value is still usable.
-		_, _ = c.startFetchLocked()
+	current := state(value)
+	if current == Fresh {
 		c.mu.Unlock()
 		return value, nil
 	}
 	inflight, err := c.startFetchLocked()
 	c.mu.Unlock()
+	if current == RefreshDue { // an error means that no request may start now, and the value is still usable
+		return value, nil
+	}
 	if err != nil {
 		var none T
 		return none, err
