@@ -42,10 +42,10 @@ func newLimitedListener(l net.Listener, limit int) *limitedListener {
 	return &limitedListener{Listener: l, limit: limit, slots: make(chan struct{}, limit+overLimit), closed: make(chan struct{})}
 }
 
-// Accept implements net.Listener. Calls must not overlap. Accept waits for a slot before it accepts, so that connections
-// without a slot stay in the kernel's queue. The *countedConn that it returns frees the slot when it is closed. After Close, Accept returns
-// net.ErrClosed. Otherwise it returns the errors of the socket; when file descriptors run out, net/http waits a little
-// and calls Accept again.
+// Accept implements net.Listener. Calls must not overlap. Accept waits for a slot before it accepts, so that
+// connections without a slot stay in the kernel's queue. The *countedConn that it returns frees the slot when it is
+// closed. After Close, Accept returns net.ErrClosed. Otherwise it returns the errors of the socket; when file
+// descriptors run out, net/http waits a little and calls Accept again.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	select {
 	case l.slots <- struct{}{}:

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
@@ -135,5 +136,38 @@ func TestArgumentsAreLoggedWhereTheOperatorWantsThem(t *testing.T) {
 	h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if l := log.callLines(t); len(l) != 1 || l[0]["args"] != onePlusTwo.Args {
 		t.Errorf(`calls %v, want 1 with ["args"] %q`, l, onePlusTwo.Args)
+	}
+}
+
+// A call that waits for a person while its run is parked has not ended, so it has no line yet.
+func TestAuditLogHasOneLineForACallOfAParkedRun(t *testing.T) {
+	t.Parallel()
+	log := &logBuffer{}
+	h := newAddFixture(t, func(o *agent.Options) {
+		withDurableLog(newMemoryLog())(o)
+		o.InputTimeout = 50 * time.Millisecond
+		o.Logger = slog.New(slog.NewJSONHandler(log, nil))
+	}, onePlusTwo)
+	h.Events(t, h.StartRun(t, agent.Request{Interactive: true}).ID)
+	lines := log.callLines(t)
+	if len(lines) != 1 || lines[0]["outcome"] != "denied" {
+		t.Errorf("audit lines %v, want 1 with the outcome denied", lines)
+	}
+}
+
+// JSON encoders of Go escape < > & unless they are asked not to; other people's do not.
+func TestArgumentsThatAreSentBackAreNotEdited(t *testing.T) {
+	log := &logBuffer{}
+	call := llmtest.Call{Name: "echo", Args: `{"text":"<a> & b"}`}
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(call), llmtest.Says("Done.")), func(o *agent.Options) {
+		o.Logger = slog.New(slog.NewJSONHandler(log, nil))
+	}, approveTools("echo"))
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
+	asked := waitUntilSuspended(t, h, run, 1)[0]
+	answerInterrupt(t, h, run, agent.Input{ID: asked.ID, Approved: new(true), Args: rawJSON(call.Args)})
+	h.Events(t, run)
+	lines := log.callLines(t)
+	if len(lines) != 1 || lines[0]["decision"] != "approved" || lines[0]["args_edited"] != nil {
+		t.Errorf("audit lines %v, want 1 with the decision approved and without args_edited", lines)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"answerd/internal/agent/recorded"
+	"answerd/internal/agent/webhook"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
@@ -173,7 +174,8 @@ var closedInput = []byte(`{"closed":true}`)
 // encodeInput returns an answer in the form that the log stores. It contains the person's issuer and subject, but not
 // their claims.
 func encodeInput(in Input, by auth.Identity) []byte {
-	data, _ := json.Marshal(storedInput{Input: in, Issuer: by.Issuer, Subject: by.Subject}) // its raw JSON was validated
+	// Without HTML escapes, so that arguments that a person sends back unchanged stay equal to those of the model.
+	data, _ := webhook.Encode(storedInput{Input: in, Issuer: by.Issuer, Subject: by.Subject}) // its raw JSON was validated
 	return data
 }
 

@@ -44,7 +44,9 @@ func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOu
 	err = a.addSchemaHint(&exec, err)
 	// Metrics and the audit line record the tool's own outcome, before the post-hook changes it.
 	a.recordCallMetrics(ctx, span, &exec, err)
-	a.writeAuditLine(ctx, &exec, err)
+	if !exec.continuesLater(err) {
+		a.writeAuditLine(ctx, &exec, err)
+	}
 
 	result, err := a.callPostHook(ctx, &exec, err)
 	failed, isFailure := errors.AsType[*mcp.CallError](err)
@@ -59,6 +61,14 @@ func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOu
 	}
 	a.recordCallContent(span, &exec, outcome)
 	return outcome.withChild(&exec), nil
+}
+
+// continuesLater reports whether err, with which the call stopped, means that the call has not ended: this process
+// relinquished the run while the call waited for an answer or before it was decided. The process that continues the run
+// continues the call.
+func (exec *toolExecution) continuesLater(err error) bool {
+	isUndecided := exec.decision.verdict == ""
+	return errors.Is(err, errParked) || isUndecided && (errors.Is(err, errHandedOver) || errors.Is(err, errTakenOver))
 }
 
 // stepsOfCall returns the steps that executeToolCall takes before the post-hook.
