@@ -471,10 +471,10 @@ func (r *run) encodeTurn(end event.Body) []byte {
 }
 
 // givenMessages returns the request's messages that belong to its turn in addition to the question. If the request
-// continues the thread, these are its whole history. Otherwise, if it has no question, they are the results of the API
-// client's tools at the end of the history.
+// continues the thread, or has KeepHistory, these are its whole history. Otherwise, if it has no question, they are the
+// results of the API client's tools at the end of the history.
 func (r *Request) givenMessages() []Message {
-	if r.ContinueThread {
+	if r.ContinueThread || r.KeepHistory {
 		return r.History
 	}
 	if strings.TrimSpace(r.Question) != "" || len(r.Media) > 0 {

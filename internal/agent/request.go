@@ -40,6 +40,9 @@ type Request struct {
 	// turns; "" means the newest turn.
 	ContinueThread bool   `json:",omitzero"`
 	AfterRun       string `json:",omitzero"`
+	// KeepHistory adds History to the turn of this run, so that the thread's later questions continue it. It is for the
+	// first question of a thread: later ones would add what the thread has already.
+	KeepHistory bool `json:",omitzero"`
 	// OnBusy says what to do while another run of the thread is active; "" refuses the question.
 	OnBusy OnBusy `json:",omitzero"`
 	// Instructions from the API client follow the system prompt; they do not replace it.

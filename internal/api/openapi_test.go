@@ -286,7 +286,7 @@ func TestQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	delete(fields, "interactive")  // follows from the endpoint, as awaited does
 	delete(fields, "ask_at_limit") // on_limit of the budget
 	fields["attachments"] = fields["media"]
-	for _, name := range []string{"awaited", "media", "only_accepted_media", "sampling", "max_tokens", "client_tools", "server_tools", "allowed_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops", "continue_thread", "after_run"} {
+	for _, name := range []string{"awaited", "media", "only_accepted_media", "sampling", "max_tokens", "client_tools", "server_tools", "allowed_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops", "continue_thread", "keep_history", "after_run"} {
 		delete(fields, name) // of other formats
 	}
 	checkSameKeys(t, "Question", fields, properties)

@@ -63,6 +63,7 @@ func (h *Handler) decodeResponseRequest(r *http.Request, body []byte) (request r
 	if err := native.DecodeOptions(request.Options, &request.Request); err != nil {
 		return request, err
 	}
+	request.KeepHistory = request.ThreadID == "" && request.PreviousID == "" // else the thread may have the input already
 	if len(request.Approvals) == 0 {
 		if err := h.checkPastApprovals(r, request.PastApprovals); err != nil {
 			return request, err

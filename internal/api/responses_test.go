@@ -173,6 +173,22 @@ func TestResponseContinuesPreviousResponses(t *testing.T) {
 	decodeResponse[openAIError](t, s.do(t, "GET", "/v1/responses/"+unkept.ID, ""), 404)
 }
 
+// The first response of a thread may have a whole conversation as its input. Its turn includes that conversation.
+func TestPreviousResponseIncludesAllMessagesOfItsInput(t *testing.T) {
+	t.Parallel()
+	s := newService(t, countingModel, nil, nil)
+	first := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", `{"model":"m","input":[
+		{"role":"user","content":"one"},{"role":"assistant","content":"ONE"},{"role":"user","content":"two"}]}`), 200)
+	second := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("three", `,"previous_response_id":"`+first.ID+`"`)), 200)
+	if got, want := s.lastConversation(), "user:one|assistant:ONE|user:two|assistant:Answer 2.|user:three"; got != want {
+		t.Errorf("conversation %s, want %s", got, want)
+	}
+	s.do(t, "POST", "/v1/responses", responsesBody("four", `,"previous_response_id":"`+second.ID+`"`))
+	if got, want := s.lastConversation(), "user:one|assistant:ONE|user:two|assistant:Answer 2.|user:three|assistant:Answer 3.|user:four"; got != want {
+		t.Errorf("a third response: conversation %s, want %s", got, want)
+	}
+}
+
 // The AI SDK sends references to items instead of the items.
 func TestResponseResolvesItemReferences(t *testing.T) {
 	t.Parallel()
