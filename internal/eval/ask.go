@@ -18,6 +18,7 @@ const (
 	maxRun        = 10 * time.Minute       // limit of a run without max_seconds
 	maxRetries    = 5                      // of one question, while the service is too busy
 	inputWait     = 100 * time.Millisecond // pause until a suspended run has processed its answers
+	cancelTimeout = 5 * time.Second        // of a request that cancels a run
 )
 
 // question is what ask asks. The fields before the blank line are the body of POST /answer.
@@ -63,7 +64,7 @@ type reply struct {
 
 // ask asks q and waits at most q.limit for the end of the run. The time does not count while the service is too busy to
 // start the run. If the limit has passed or ctx ends, ask closes the connection of POST /answer, and answerd then
-// cancels the run.
+// cancels the run. A run that was suspended outlives that connection, so ask cancels it by a request.
 //
 // ask returns an error only if ctx ends. All other failures, such as a reached limit, are part of the outcome.
 func (e *evaluator) ask(ctx context.Context, q question) (*outcome, error) {
@@ -85,6 +86,9 @@ func (e *evaluator) ask(ctx context.Context, q question) (*outcome, error) {
 	}
 	reply, err := e.awaitAnswer(limitCtx, q, r, pause)
 	r.elapsed = time.Since(began)
+	if limitCtx.Err() != nil && r.runID != "" {
+		e.cancelRun(ctx, r.runID)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -98,6 +102,14 @@ func (e *evaluator) ask(ctx context.Context, q question) (*outcome, error) {
 		r.calls, r.cost = reply.Metadata.ToolNames, reply.Metadata.Cost
 	}
 	return r, nil
+}
+
+// cancelRun cancels a run, also if ctx has ended. It ignores errors: the case fails anyway, and a run that waits for a
+// person ends by itself later.
+func (e *evaluator) cancelRun(ctx context.Context, runID string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer cancel()
+	_, _ = e.client.Send(ctx, http.MethodPost, client.RunPath(runID, "/cancel"), nil, nil, nil)
 }
 
 // awaitAnswer sends the question until the run has an answer, and returns the answer. Each time the run is suspended,

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// runSuite runs a suite with one case against a service that gives answer to POST /answer.
+// runSuite runs a suite with one case against a service whose POST requests are answered by answer.
 func runSuite(t *testing.T, suite string, answer http.HandlerFunc) RunReport {
 	t.Helper()
 	s, err := Parse([]byte(suite), FileOptions{})
@@ -17,7 +17,7 @@ func runSuite(t *testing.T, suite string, answer http.HandlerFunc) RunReport {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /agents", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"agents":[]}`) })
-	mux.HandleFunc("POST /answer", answer)
+	mux.HandleFunc("POST /", answer)
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	report, err := Run(t.Context(), s, Options{URL: server.URL})
@@ -53,6 +53,28 @@ func TestRunIsCancelledAtMaxSeconds(t *testing.T) {
 	})
 	if got.Passed || len(got.Failures) != 1 || got.Failures[0].Expect != "max_seconds" {
 		t.Errorf("got %+v, want a failure of max_seconds", got)
+	}
+}
+
+// A run that was suspended does not end with the connection of its question.
+func TestSuspendedRunIsCancelledAtMaxSeconds(t *testing.T) {
+	t.Parallel()
+	cancelled := make(chan string, 1)
+	runSuite(t, "cases: [{name: a, question: a, expect: {max_seconds: 0.1}}]", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/answer" {
+			cancelled <- r.Method + " " + r.URL.Path
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+		fmt.Fprint(w, `{"run_id":"run_1","interrupts":[]}`)
+	})
+	select {
+	case got := <-cancelled:
+		if want := "POST /runs/run_1/cancel"; got != want {
+			t.Errorf("request %s, want %s", got, want)
+		}
+	default:
+		t.Error("no request after the limit, want one that cancels the run")
 	}
 }
 
