@@ -112,14 +112,15 @@ func (f *secretFile) read() string {
 	return f.secret
 }
 
-// readSecretText returns the text in the file at path, without line breaks at the end. An empty file is an error.
+// readSecretText returns the text in the file at path, without line breaks at the end. A file with nothing but white
+// space is an error, as at the start (readSecretFile).
 func readSecretText(path string) (string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return "", err
 	}
 	text := strings.TrimRight(string(data), "\r\n")
-	if text == "" {
+	if strings.TrimSpace(text) == "" {
 		return "", errors.New("it is empty")
 	}
 	return text, nil

@@ -68,6 +68,18 @@ func TestSecretFileNoticesAReplacementWithTheSameTime(t *testing.T) {
 	}
 }
 
+// A file of white space is an error at the start. Later it must not replace the secret.
+func TestSecretFileKeepsItsSecretIfTheFileIsBlank(t *testing.T) {
+	t.Parallel()
+	path, replace := newSecretInFile(t, "first\n")
+	file := &secretFile{path: path, what: "a test", logger: slog.New(slog.DiscardHandler)}
+	file.read()
+	replace(" \n")
+	if got, want := file.read(), "first"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // Hooks are signed with the secret that is in HOOKS_SECRET_FILE now. A file that is empty or missing
 // for a moment changes nothing.
 func TestHooksSecretFileIsReadAgainWhenItChanges(t *testing.T) {
