@@ -219,9 +219,9 @@ func (a *Agent) auditOutcome(err error) (outcome string, cause error) {
 	return string(failed.Kind), failed.Err
 }
 
-// writeAuditLine logs the line that every call gets when it ends, however it ended. The line says whether the model or the caller of a
-// direct call made it, for which user, who allowed it, and how it ended. It contains the values of arguments only with
-// Options.AuditArguments. err is the call's error before the post-hook changed it, or nil.
+// writeAuditLine logs the line that every call gets when it ends, however it ended. The line says whether the model or
+// the caller of a direct call made it, for which user, who allowed it, and how it ended. It contains the values of
+// arguments only with Options.AuditArguments. err is the call's error before the post-hook changed it, or nil.
 func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err error) {
 	actor := "model"
 	if exec.loop == nil {
