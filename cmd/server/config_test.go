@@ -233,7 +233,7 @@ func TestLoadConfigRefusesAnEmptySecretFile(t *testing.T) {
 }
 
 // net/http would send no request, which looked as if the endpoint could not be reached.
-func TestLoadConfigRefusesAKeyThatNoHeaderCanHave(t *testing.T) {
+func TestLoadConfigRefusesHeadersThatCannotBeSent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(path, []byte("sk-canary\nsk-old\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -246,6 +246,7 @@ func TestLoadConfigRefusesAKeyThatNoHeaderCanHave(t *testing.T) {
 		{[]string{"OPENAI_API_KEY", "sk-\x00canary"}, "LLM_API_KEY: or OPENAI_API_KEY has a line break"},
 		{[]string{"MODELS_FILE", modelsFile(t, `[{"id":"m","api_key":"${KEY}"}]`), "KEY", "sk-\rcanary"}, "MODELS_FILE: /0/api_key: has a line break"},
 		{[]string{"MODELS_FILE", modelsFile(t, `[{"id":"m","headers":{"Api-Key":"${KEY}"}}]`), "KEY", "sk-canary\nx"}, `MODELS_FILE: /0/headers: "Api-Key" has a line break`},
+		{[]string{"MODELS_FILE", modelsFile(t, `[{"id":"m","headers":{"Api Key":"x"}}]`)}, `MODELS_FILE: /0/headers: "Api Key" is not a header name`},
 	} {
 		_, err := loadConfig(newTestEnvironment(append(c.settings, "LLM_BASE_URL", "http://127.0.0.1:9/v1")...))
 		if got := fmt.Sprint(err); !strings.HasPrefix(got, c.want) || strings.Contains(got, "canary") {

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 	"answerd/internal/help"
 	"answerd/internal/llm"
 	"answerd/internal/llm/openai"
@@ -53,11 +54,14 @@ func (c *config) expandProfile(i int) error {
 		return &configError{"MODELS_FILE", fmt.Sprintf("/%d/base_url: must be an http or https URL", i)}
 	case hasChatPath(profile.BaseURL):
 		return &configError{"MODELS_FILE", fmt.Sprintf("/%d/base_url: must end before /chat/completions, which answerd appends", i)}
-	case hasControlCharacter(profile.APIKey):
+	case !fetch.IsHeaderValue(profile.APIKey):
 		return &configError{"MODELS_FILE", fmt.Sprintf("/%d/api_key: has a line break or another control character, which an HTTP header cannot have", i)}
 	}
 	for name, value := range profile.Headers {
-		if hasControlCharacter(value) {
+		if !fetch.IsHeaderName(name) {
+			return &configError{"MODELS_FILE", fmt.Sprintf("/%d/headers: %.80q is not a header name", i, name)}
+		}
+		if !fetch.IsHeaderValue(value) {
 			return &configError{"MODELS_FILE", fmt.Sprintf("/%d/headers: %.80q has a line break or another control character, which an HTTP header cannot have", i, name)}
 		}
 	}

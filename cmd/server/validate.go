@@ -59,7 +59,7 @@ func (c *config) settingRules() []settingRule {
 		{"LLM_BASE_URL", !isURL(c.LLMBaseURL), "must be an http or https URL"},
 		{"LLM_BASE_URL", hasChatPath(c.LLMBaseURL), "must end before /chat/completions, which answerd appends"},
 		{"DEFAULT_MODEL_ID", !c.modelSet && len(c.models) == 0 && c.usesOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
-		{"LLM_API_KEY", hasControlCharacter(c.LLMAPIKey.Reveal()), "or OPENAI_API_KEY has a line break or another control character, which an HTTP header cannot have"},
+		{"LLM_API_KEY", !fetch.IsHeaderValue(c.LLMAPIKey.Reveal()), "or OPENAI_API_KEY has a line break or another control character, which an HTTP header cannot have"},
 		{"LLM_TOOL_CALLING", !slices.Contains([]string{"auto", "native", "text"}, c.LLMToolCalling), "must be auto, native or text"},
 		{"LLM_FIRST_BYTE_TIMEOUT", c.LLMFirstByteTimeout <= 0, "must be above 0"},
 		{"LLM_IDLE_TIMEOUT", c.LLMIdleTimeout <= 0, "must be above 0"},
@@ -308,11 +308,6 @@ func isHostPort(s string) bool {
 func hasChatPath(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/chat/completions")
-}
-
-// hasControlCharacter reports whether s has a character because of which net/http sends no request with s in a header.
-func hasControlCharacter(s string) bool {
-	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
 // isURL reports whether s is an http or https URL with a host.

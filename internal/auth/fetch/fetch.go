@@ -25,6 +25,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -108,4 +109,17 @@ func CheckEndpoint(name, rawURL string) error {
 func IsLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// IsHeaderName reports whether s can be a header's name, which is a token (RFC 9110 section 5.6.2). net/http sends no
+// request with another name.
+func IsHeaderName(s string) bool {
+	isForbidden := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
+	return s != "" && !strings.ContainsFunc(s, isForbidden)
+}
+
+// IsHeaderValue reports whether s can be a header's value (RFC 9110 section 5.5). net/http sends no request with another
+// value, such as a key with a line break.
+func IsHeaderValue(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }

@@ -31,6 +31,7 @@ import (
 	"unicode/utf8"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 	"answerd/internal/tlsconfig"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -291,32 +292,25 @@ var transportHeaders = []string{
 // checkHeaders rejects headers, and a bearer token, that net/http would reject in every request, so that the operator
 // learns of them at start-up. It also rejects headers that the transport sets, and names that differ only in case.
 func (s *Server) checkHeaders() *fieldError {
-	// Names are tokens (RFC 9110 section 5.6.2).
-	isForbidden := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
 	seen := map[string]bool{} // names in lower case; of two that differ only in case, each request would send a random one
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
 		lower := strings.ToLower(name)
 		switch {
-		case name == "" || strings.ContainsFunc(name, isForbidden):
+		case !fetch.IsHeaderName(name):
 			return fieldErrorf("headers", "%.80q is not a header name", name)
 		case slices.Contains(transportHeaders, lower):
 			return fieldErrorf("headers."+name, "is set by the transport")
-		case !isHeaderValue(s.Headers[name].Reveal()):
+		case !fetch.IsHeaderValue(s.Headers[name].Reveal()):
 			return fieldErrorf("headers."+name, "has characters that a header cannot have")
 		case seen[lower]:
 			return fieldErrorf("headers."+name, "appears twice, since case does not matter in names")
 		}
 		seen[lower] = true
 	}
-	if !isHeaderValue(s.BearerToken.Reveal()) {
+	if !fetch.IsHeaderValue(s.BearerToken.Reveal()) {
 		return fieldErrorf("bearerToken", "has characters that a header cannot have")
 	}
 	return nil
-}
-
-// isHeaderValue reports whether s can be a header's value (RFC 9110 section 5.5).
-func isHeaderValue(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
 // checkURL returns the first mistake in the URL, or nil if there is none. It rejects plain http and ws, except to this
