@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"answerd/internal/agent/recorded"
-	"answerd/internal/agent/webhook"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
@@ -175,7 +174,7 @@ var closedInput = []byte(`{"closed":true}`)
 // their claims.
 func encodeInput(in Input, by auth.Identity) []byte {
 	// Without HTML escapes, so that arguments that a person sends back unchanged stay equal to those of the model.
-	data, _ := webhook.Encode(storedInput{Input: in, Issuer: by.Issuer, Subject: by.Subject}) // its raw JSON was validated
+	data, _ := event.MarshalJSON(storedInput{Input: in, Issuer: by.Issuer, Subject: by.Subject}) // its raw JSON was validated
 	return data
 }
 

@@ -29,7 +29,7 @@ func AppendEncode(line []byte, run string, seq, ms int64, body Body) ([]byte, er
 		line = e.appendEnvelope(slices.Grow(line, a.size()+envelopeSize))
 		return append(a.appendFields(line), '}'), nil
 	}
-	fields, err := marshalJSON(body)
+	fields, err := MarshalJSON(body)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s event: %w", body.Type(), err)
 	}

@@ -86,8 +86,8 @@ func isTerminal(body Body) bool {
 	return false
 }
 
-// marshalJSON returns the JSON of v without HTML escapes, so that "<" stays one byte.
-func marshalJSON(v any) ([]byte, error) {
+// MarshalJSON returns the JSON of v without HTML escapes, so that "<" stays one byte.
+func MarshalJSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)

@@ -10,7 +10,7 @@ import (
 // checkSameJSON compares the JSON that b appends itself with the JSON of encoding/json.
 func checkSameJSON(t *testing.T, b Body) {
 	t.Helper()
-	fields, err := marshalJSON(b)
+	fields, err := MarshalJSON(b)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func appendMember(buf []byte, name, value string) []byte {
 // appendSmall appends the JSON of a small value, as encoding/json writes it. v must be of a type that always encodes
 // without an error. If encoding fails, appendSmall appends null.
 func appendSmall(buf []byte, v any) []byte {
-	value, err := marshalJSON(v)
+	value, err := MarshalJSON(v)
 	if err != nil {
 		return append(buf, "null"...)
 	}
