@@ -155,7 +155,7 @@ func TestAuditLogHasOneLineForACallOfAParkedRun(t *testing.T) {
 	}
 }
 
-// JSON encoders of Go escape < > & unless they are asked not to; other people's do not.
+// Go's JSON encoder escapes <, > and & by default. Those of clients do not.
 func TestArgumentsThatAreSentBackAreNotEdited(t *testing.T) {
 	log := &logBuffer{}
 	call := llmtest.Call{Name: "echo", Args: `{"text":"<a> & b"}`}
