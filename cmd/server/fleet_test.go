@@ -164,7 +164,7 @@ func newNATS(t testing.TB) string {
 func skipUnlessDurable(t *testing.T) {
 	t.Helper()
 	if os.Getenv("ANSWERD_TEST_DURABLE") == "" {
-		t.Skip("starts many processes; make durable runs it")
+		t.Skip("takes long; make durable runs it")
 	}
 }
 

@@ -94,6 +94,7 @@ func TestThreeTimesTheLoadIsRefusedOrAnswered(t *testing.T) {
 	if os.Getenv("LOAD") != "" {
 		seconds = 120 // and without parallel tests, for the figures
 	} else {
+		skipUnlessDurable(t)
 		t.Parallel()
 	}
 

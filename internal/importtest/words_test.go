@@ -145,17 +145,18 @@ func checkWords(t *testing.T, name, text string) {
 	}
 }
 
-var (
-	identifier = regexp.MustCompile(`[A-Za-z]+`)
-	namePart   = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
-)
+var namePart = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
 
 // wordsOf returns the words of a line in lower case: whole identifiers and, if they have
 // several, their parts.
 func wordsOf(line string) []string {
 	var words []string
-	for _, id := range identifier.FindAllString(line, -1) {
+	isNoLetter := func(r rune) bool { return (r < 'a' || 'z' < r) && (r < 'A' || 'Z' < r) }
+	for id := range strings.FieldsFuncSeq(line, isNoLetter) {
 		words = append(words, strings.ToLower(id))
+		if id[1:] == strings.ToLower(id[1:]) {
+			continue // one word
+		}
 		if parts := namePart.FindAllString(id, -1); len(parts) > 1 {
 			for _, part := range parts {
 				words = append(words, strings.ToLower(part))

@@ -144,6 +144,7 @@ func TestKill9LosesNoAcknowledgedEvent(t *testing.T) {
 }
 
 func TestLogOnDiskAnswersAsItsModel(t *testing.T) {
+	skipUnlessDurable(t)
 	t.Parallel()
 	o := jetstream.Options{URL: "file:" + t.TempDir(), Lease: lease}
 	log := openLog(t, o)

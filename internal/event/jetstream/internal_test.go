@@ -402,9 +402,9 @@ func TestCacheOfEndedRunsIsBounded(t *testing.T) {
 func TestIndexFullOfTombstonesTakesNewRuns(t *testing.T) {
 	t.Parallel()
 	l := openEmbedded(t, Options{Retention: time.Nanosecond, MaxBytes: 8 << 20})
-	owner := event.Owner{Subject: strings.Repeat("ada", 300)} // is in every tombstone: 960 runs fill the index
-	for i := range 20 {
-		for n := range 60 {
+	owner := event.Owner{Subject: strings.Repeat("ada", 3000)} // is in every tombstone: 100 runs fill the index
+	for i := range 10 {
+		for n := range 12 {
 			id := fmt.Sprintf("run_%d_%d", i, n)
 			if err := l.Create(t.Context(), event.Run{ID: id, Owner: owner, Key: id, Created: time.Now()}); err != nil {
 				t.Fatal(err)

@@ -32,15 +32,6 @@ func TestThreadsOnServer(t *testing.T) {
 	eventtest.Threads(t, func(t *testing.T) event.Log { return openLog(t, jetstream.Options{URL: startCluster(t), Lease: lease}) })
 }
 
-// A server may allow smaller messages than a turn needs.
-func TestThreadsOnServerWithSmallPayload(t *testing.T) {
-	t.Parallel()
-	eventtest.Threads(t, func(t *testing.T) event.Log {
-		s := startServer(t, &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(), MaxPayload: 16 << 10})
-		return openLog(t, jetstream.Options{URL: s.ClientURL(), Lease: lease})
-	})
-}
-
 func beginTurn(t testing.TB, log event.Log, owner event.Owner, thread, run string) {
 	t.Helper()
 	if _, err := log.BeginTurn(t.Context(), owner, thread, run, "", thread); err != nil {

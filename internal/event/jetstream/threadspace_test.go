@@ -5,7 +5,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nats-io/nats-server/v2/server"
+
 	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
 	"answerd/internal/event/jetstream"
 )
 
@@ -49,4 +52,14 @@ func beginManyThreads(t *testing.T, log event.Log, threads int) {
 		})
 	}
 	wg.Wait()
+}
+
+// A server may allow smaller messages than a turn needs.
+func TestThreadsOnServerWithSmallPayload(t *testing.T) {
+	skipUnlessDurable(t)
+	t.Parallel()
+	eventtest.Threads(t, func(t *testing.T) event.Log {
+		o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(), MaxPayload: 16 << 10}
+		return openLog(t, jetstream.Options{URL: startServer(t, o).ClientURL(), Lease: lease})
+	})
 }

@@ -54,7 +54,7 @@ func TestRetentionFreesTheMemoryOfTenThousandRuns(t *testing.T) {
 // The estimate of the bytes that a run takes is right for runs of few events and of many, of
 // few words and of many.
 func TestMaxBytesBoundsTheHeap(t *testing.T) {
-	const most = 8 << 20
+	const most = 4 << 20
 	for _, tc := range []struct{ events, words int }{{3, 1}, {65, 1}, {1000, 1}, {200, 20}, {5, 2000}} {
 		before := heapSize()
 		log := memory.New(memory.Options{MaxBytes: most})
