@@ -3,6 +3,7 @@ package event
 import (
 	"cmp"
 	"encoding/json"
+	"strings"
 )
 
 // Type names an event on the wire. No type is called error, open or message, because a browser's EventSource uses
@@ -313,6 +314,19 @@ func (e RunError) OpenAICode() string {
 		return ContextLengthExceeded
 	}
 	return cmp.Or(e.Reason, e.Code)
+}
+
+// MessageWithErrors returns the message and the errors in one text, for API formats whose errors have only a message.
+func (e RunError) MessageWithErrors() string {
+	text := e.Message
+	for i, f := range e.Errors {
+		separator := "; "
+		if i == 0 {
+			separator = " "
+		}
+		text += separator + strings.TrimPrefix(f.Pointer+": "+f.Detail, ": ")
+	}
+	return text
 }
 
 // Truncated says that an event holds only part of a result, because the whole result is too large for an event.

@@ -135,7 +135,7 @@ func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEn
 		case event.FinalAnswer:
 			end.final = &body
 		case event.RunError:
-			end.failure = fmt.Errorf("%s (%s)", body.Message, body.Code)
+			end.failure = fmt.Errorf("%s (%s)", body.MessageWithErrors(), body.Code)
 		case event.Cancelled:
 			end.failure = errors.New("the run was cancelled")
 		case event.Suspended:

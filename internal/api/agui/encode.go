@@ -118,7 +118,7 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	case event.FinalAnswer:
 		enc.finishRun(b)
 	case event.RunError:
-		enc.emitEvent("RUN_ERROR", fields{"message": b.Message, "code": b.Code})
+		enc.emitEvent("RUN_ERROR", fields{"message": b.MessageWithErrors(), "code": b.Code})
 	case event.Cancelled:
 		if enc.head.V1 { // only 1.0 has that outcome
 			enc.emitEvent("RUN_FINISHED", enc.addRunIDs(fields{"outcome": fields{"type": "cancelled"}}))

@@ -133,7 +133,7 @@ func (enc *Encoder) endStream(body event.Body) {
 			failed["errors"] = b.Errors
 		}
 		enc.emitChunk(chunk{"type": "message-metadata", "messageMetadata": chunk{"error": failed}})
-		enc.emitChunk(chunk{"type": "error", "errorText": b.Message})
+		enc.emitChunk(chunk{"type": "error", "errorText": b.MessageWithErrors()})
 	case event.Cancelled:
 		enc.emitChunk(chunk{"type": "abort"})
 	}

@@ -142,7 +142,7 @@ func errorType(status int) string {
 // the type and the code say what happened. A failure is a server_error unless the model is unknown or rate limited, or
 // the conversation is too long for it.
 func runError(b event.RunError) Error {
-	e := Error{Message: b.Message, Type: "server_error", Code: b.OpenAICode()}
+	e := Error{Message: b.MessageWithErrors(), Type: "server_error", Code: b.OpenAICode()}
 	param := ""
 	switch e.Code {
 	case event.ModelNotFound:

@@ -176,7 +176,7 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	case event.FinalAnswer:
 		enc.encodeAnswer(b, e)
 	case event.RunError:
-		enc.resp.Error = &responseError{b.OpenAICode(), b.Message}
+		enc.resp.Error = &responseError{b.OpenAICode(), b.MessageWithErrors()}
 		enc.endResponse("failed", e)
 	case event.Cancelled:
 		enc.endResponse("cancelled", e)
