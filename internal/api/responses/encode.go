@@ -319,6 +319,11 @@ func (enc *Encoder) closeReasoning() {
 // response at the end says which messages are valid.
 func (enc *Encoder) resetStep() {
 	enc.functionCalls = nil // only the last step of a run has calls of the client's functions
+	enc.markIncomplete()
+}
+
+// markIncomplete marks the current step's messages as incomplete in the response at the end.
+func (enc *Encoder) markIncomplete() {
 	output := enc.resp.Output[enc.stepIndex:]
 	for i, item := range output {
 		if message, ok := item.(messageItem); ok {
@@ -340,6 +345,9 @@ func (enc *Encoder) encodeAnswer(answer event.FinalAnswer, e event.Event) {
 		enc.closeMessage()
 	}
 	enc.addFunctionCalls()
+	if answer.FinishReason == "length" || answer.FinishReason == "content_filter" {
+		enc.markIncomplete() // the model's endpoint cut the text off
+	}
 	usedMaxToolCalls := enc.reachedLimit == "tool_calls" && enc.head.Echo.MaxToolCalls != nil
 	switch reason := answer.FinishReason; {
 	case reason == "budget_exceeded" && usedMaxToolCalls:
