@@ -315,6 +315,19 @@ func TestDemoAtAllAddressesPrintsOneThatCanBeOpened(t *testing.T) {
 	}
 }
 
+// The models of MODELS_FILE take the place of the stand-in.
+func TestDemoAsksTheModelsOfTheFile(t *testing.T) {
+	t.Parallel()
+	model := llmtest.New(t, llmtest.Turns(llmtest.Says("A model of the file answers.")))
+	path := modelsFile(t, fmt.Sprintf(`[{"id": "own", "base_url": %q}]`, model.URL))
+	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "MODELS_FILE=" + path}, "demo")
+	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
+	frames := readStream(t, post(t, newClient(t), url+"/answer/stream", `{"question":"Hello?"}`))
+	if got, want := string(frames[len(frames)-1].Data), `"answer":"A model of the file answers."`; !strings.Contains(got, want) {
+		t.Errorf("ended with %s, want %s", got, want)
+	}
+}
+
 // Many people have OPENAI_API_KEY in their environment, and want the demo that needs no key.
 func TestDemoWithAKeySaysHowToGetTheStandIn(t *testing.T) {
 	err := run(t.Context(), []string{"demo"}, newTestEnvironment("OPENAI_API_KEY", "canary"), io.Discard, io.Discard)
