@@ -52,7 +52,7 @@ race: ## make test and what make durable adds, under the race detector (SHORT=-s
 .PHONY: durable
 durable: ## runs that outlive processes, at length: 200 cut readers, 20, 50 and 100 times kill -9, 1,000 random runs that run again, and what waits for real time limits
 	ANSWERD_TEST_DURABLE=1 ANSWERD_TEST_LONG=1 ANSWERD_TEST_RUNS=200 ANSWERD_TEST_KILLS=50 ANSWERD_TEST_CALLS=1000 ANSWERD_TEST_DISK_KILLS=100 \
-		go test ./cmd/server -count=1 -parallel 2 -timeout 5m -v -run 'Replica|Killed|Partition|MembersSurvive|ThreeTimes'
+		go test ./cmd/server -count=1 -parallel 2 -timeout 5m -v -run 'Replica|Killed|Partition|MembersSurvive|ThreeTimes|DemoKeeps'
 	ANSWERD_TEST_DURABLE=1 ANSWERD_TEST_KEY_KILLS=1000 ANSWERD_TEST_KILLS=20 go test ./internal/event/jetstream -count=1 -timeout 5m -v -run 'KeyOfAKilledCreator|Kill9|SmallPayload'
 	ANSWERD_TEST_DURABLE=1 ANSWERD_TEST_LONG=1 go test ./internal/event/jetstream ./internal/agent ./internal/mcp ./internal/mcp/oauth -count=1 -timeout 5m -v \
 		-run 'FullLog|FullOfThem|AnswersAsItsModel|StayListed|QueueWasFull|LaggingReplica|LaggingServer|CutOff|IsolatedServer|LongOutage|FullDisk|DelegationContinues|Thousand|KeepsDying|CannotBeStored'

@@ -28,7 +28,7 @@ import (
 func startDemo(t *testing.T) string {
 	t.Helper()
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
-	return regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
+	return p.demoURL(t)
 }
 
 // newAskCommand returns `answerd ask` or `answerd chat` as a process that has not started.

@@ -157,7 +157,11 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	// then cannot reach the pages of the MCP server, which is on loopback.
 	anonymous, _ := parseBool(environ.get("AUTH_INSECURE_ALLOW_ANONYMOUS")) // loadConfig reports the error
 	hasPage := !anonymous
-	mcpServer, err := startDemoService(freePort, buildMCPServer(iam.url, hasPage, logger))
+	// A tool's version contains the URL of its server, so an approval survives a restart only if the port is the same.
+	mcpServer, err := startDemoService("127.0.0.1:8090", buildMCPServer(iam.url, hasPage, logger))
+	if err != nil { // the port may be in use
+		mcpServer, err = startDemoService(freePort, buildMCPServer(iam.url, hasPage, logger))
+	}
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"regexp"
 	"runtime"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"answerd/internal/api/native"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/sse"
 )
@@ -285,7 +287,7 @@ func TestRunRefusesUnknownCommandsAndArguments(t *testing.T) {
 func TestDemoAnswersItsOwnQuestion(t *testing.T) {
 	t.Parallel()
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
-	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
+	url := p.demoURL(t)
 	frames := readStream(t, post(t, newClient(t), url+"/answer/stream", `{"question":"`+demoQuestion+`"}`))
 
 	var end struct {
@@ -306,6 +308,33 @@ func TestDemoAnswersItsOwnQuestion(t *testing.T) {
 	}
 }
 
+// The test is not parallel to other tests, whose demos would use the port of the MCP server.
+func TestDemoKeepsAnApprovalOverARestart(t *testing.T) {
+	skipUnlessDurable(t)
+	environ, c := []string{"ADDR=127.0.0.1:0", "EVENTS_URL=file:" + t.TempDir()}, newClient(t)
+
+	first := spawnAnswerd(t, environ, "demo")
+	firstServer := first.waitForLine(t, "MCP server")
+	resp := post(t, c, first.demoURL(t)+"/answer", `{"question":"Delete note 1"}`)
+	var waits native.Status
+	if err := json.NewDecoder(resp.Body).Decode(&waits); err != nil || len(waits.Interrupts) != 1 {
+		t.Fatalf("got %s, %+v, %v, want one interrupt", resp.Status, waits, err)
+	}
+	first.signal(t, os.Kill)
+	_ = first.wait() // killed
+
+	second := spawnAnswerd(t, environ, "demo")
+	if got := second.waitForLine(t, "MCP server"); got != firstServer {
+		t.Fatalf("after the restart: %s, want %s; another process seems to use the port", got, firstServer)
+	}
+	run := second.demoURL(t) + "/runs/" + waits.RunID
+	post(t, c, run+"/input", fmt.Sprintf(`{"id":%q,"approved":true}`, waits.Interrupts[0].ID))
+	frames := readStream(t, get(t, c, run+"/events"))
+	if got, want := string(frames[len(frames)-1].Data), "is deleted."; !strings.Contains(got, want) {
+		t.Errorf("ended with %s, want %s", got, want)
+	}
+}
+
 // A browser cannot open http://[::]:8080, and zsh takes the brackets for a pattern.
 func TestDemoAtAllAddressesPrintsOneThatCanBeOpened(t *testing.T) {
 	t.Parallel()
@@ -321,7 +350,7 @@ func TestDemoAsksTheModelsOfTheFile(t *testing.T) {
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("A model of the file answers.")))
 	path := modelsFile(t, fmt.Sprintf(`[{"id": "own", "base_url": %q}]`, model.URL))
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "MODELS_FILE=" + path}, "demo")
-	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
+	url := p.demoURL(t)
 	frames := readStream(t, post(t, newClient(t), url+"/answer/stream", `{"question":"Hello?"}`))
 	if got, want := string(frames[len(frames)-1].Data), `"answer":"A model of the file answers."`; !strings.Contains(got, want) {
 		t.Errorf("ended with %s, want %s", got, want)

@@ -38,7 +38,7 @@ func TestDocumentExamplesRun(t *testing.T) {
 	t.Parallel()
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
 
-	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
+	url := p.demoURL(t)
 	for page, atLeast := range map[string]int{
 		"README.md": 2, "docs/http-api.md": 5, "docs/quickstart.md": 1,
 		"docs/clients/ag-ui.md": 1, "docs/clients/ai-sdk.md": 2, "docs/clients/copilotkit.md": 1, "docs/clients/csharp.md": 2, "docs/clients/curl.md": 2,
@@ -103,7 +103,7 @@ func TestHostConfigurationsConnect(t *testing.T) {
 		t.Fatal("the page has no settings of MCP hosts, want a JSON block")
 	}
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
-	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
+	url := p.demoURL(t)
 	config := writeCodeFile(t, t.TempDir(), "mcp.json", strings.ReplaceAll(settings[1], "http://127.0.0.1:8080", url))
 	environ := environment{"MCP_CONFIG_PATH": config, "LLM_BASE_URL": llmtest.New(t, newTwoCallScript()).URL}
 	var out strings.Builder

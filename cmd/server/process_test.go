@@ -97,6 +97,11 @@ func (p *process) url(t testing.TB) string {
 	return "http://" + regexp.MustCompile(`"addr":"([^"]+)"`).FindStringSubmatch(p.waitForLine(t, `"listening"`))[1]
 }
 
+// demoURL returns the URL of answerd demo, which it reads from the printed curl command.
+func (p *process) demoURL(t testing.TB) string {
+	return regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
+}
+
 func (p *process) signal(t testing.TB, s os.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -183,7 +183,7 @@ func TestDebuggingPage(t *testing.T) {
 	key := filepath.Join(dir, "receipt.pem")
 	writeFile(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "RECEIPT_KEY_FILE=" + key}, "demo")
-	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
+	url := p.demoURL(t)
 
 	blocks := regexp.MustCompile("(?ms)^ *```sh\n(.*?)^ *```$").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) != 3 {
