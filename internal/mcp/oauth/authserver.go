@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"answerd/internal/auth/fetch"
 )
@@ -39,18 +40,16 @@ func (c *Client) fetchAuthServer(ctx context.Context, issuer string, configured 
 //
 // The document must name exactly the issuer that was requested (RFC 8414 section 3.3). Otherwise an attacker's
 // document could pass as that of an honest issuer, and its endpoints would get our credentials, codes and refresh
-// tokens (section 6.2). One exception: an issuer at the MCP server's own origin may have an additional slash at its
-// end. Servers from before 2025-06-18 write it so, and their issuer does not come from a document but is derived from
-// the MCP server's URL.
+// tokens (section 6.2). One exception: an issuer that the MCP server names, or that is derived from its URL, may differ
+// by a slash at its end. URL libraries add one, such as pydantic in the metadata of MCP servers in Python. The document
+// is then the right one, since both spellings have the same well-known URL, and its spelling is the issuer.
 func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*authServer, error) {
 	var decoded authServerMetadata
 	if json.Unmarshal(body, &decoded) != nil {
 		return nil, fetchErrorf("%s is not the JSON of RFC 8414", issuerMetadata)
 	}
-	if decoded.Issuer == issuer+"/" && issuer == origin(c.server) {
-		issuer = decoded.Issuer
-	}
-	if decoded.Issuer != issuer {
+	hasSameURL := !configured && strings.TrimSuffix(decoded.Issuer, "/") == strings.TrimSuffix(issuer, "/")
+	if decoded.Issuer != issuer && !hasSameURL {
 		return nil, fetchErrorf("%s names another issuer", issuerMetadata)
 	}
 
@@ -58,7 +57,7 @@ func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*
 		return nil, err
 	}
 	return &authServer{
-		Issuer:          issuer,
+		Issuer:          decoded.Issuer,
 		Configured:      configured,
 		TokenURL:        decoded.Token,
 		AuthorizeURL:    decoded.Authorize,
