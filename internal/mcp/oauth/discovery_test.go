@@ -3,6 +3,7 @@ package oauth
 import (
 	"net/url"
 	"testing"
+	"time"
 )
 
 // TestIssuerMayDifferByASlash signs in at an authorization server whose issuer the MCP server's metadata spells with
@@ -16,5 +17,26 @@ func TestIssuerMayDifferByASlash(t *testing.T) {
 		})
 		w.signIn(userNamed("ann"))
 		w.mustSend(userNamed("ann"), "ann hello")
+	}
+}
+
+// TestRegistrationIsReplacedAfterAnUnansweredAuthorization signs in at an authorization server that has lost its
+// registrations. The user sees an error there and does not come back.
+func TestRegistrationIsReplacedAfterAnUnansweredAuthorization(t *testing.T) {
+	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+	ann := userNamed("ann")
+	lost := w.startAuthorization(ann)
+	w.as.Lock()
+	clear(w.as.Clients)
+	w.as.Unlock()
+
+	if again := w.startAuthorization(ann); again.URL != lost.URL {
+		t.Errorf("URL %s, want that of the pending authorization", again.URL)
+	}
+	w.changeAuthorization(lost.State, func(a *storedAuthorization) { a.Expires = a.Expires.Add(-6 * time.Minute) })
+	w.signIn(ann)
+	w.mustSend(ann, "ann hello")
+	if n := len(w.as.Clients); n != 1 {
+		t.Errorf("%d clients registered again, want 1", n)
 	}
 }
