@@ -95,7 +95,7 @@ func TestParseErrorsNameServerFieldAndLine(t *testing.T) {
 	for file, want := range map[string]string{
 		``:                                   `the JSON ends too early`,
 		`{`:                                  `the JSON ends too early`,
-		"{\n\"mcpServers\": {},\n}":          `line 2: invalid character ','`,
+		"{\n\"mcpServers\": {},,\n}":         `line 2: invalid character ','`,
 		`[]`:                                 `the file: must be an object, not an array (line 1)`,
 		`{}`:                                 `the file: has no mcpServers (line 1)`,
 		"\n\n{}":                             `the file: has no mcpServers (line 3)`,

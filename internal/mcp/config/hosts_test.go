@@ -264,6 +264,20 @@ func TestByteOrderMarkIsIgnored(t *testing.T) {
 	}
 }
 
+// TestParseIgnoresTrailingCommas reads files as people write them for VS Code, which accepts a comma before } and ].
+func TestParseIgnoresTrailingCommas(t *testing.T) {
+	file := "{\"mcpServers\": {\"a\": {\"command\": \"x\", \"args\": [\"a,]\", \"\\\",}\" , /* the last */ ],\n // the end\n},},\n}"
+	servers, warnings, err := Parse([]byte(file), testGetenv)
+	if want := []string{"a,]", `",}`}; err != nil || len(warnings) > 0 || !slices.Equal(servers[0].Args, want) {
+		t.Errorf("Parse(%s) = %+v, %q, %v, want the arguments %q", file, servers, warnings, err, want)
+	}
+	for _, bad := range []string{`{"mcpServers":{"a":{"command":"x","args":["a",,]}}}`, `{"mcpServers":{"a":{"command":,}}}`, `{"mcpServers":{}},`} {
+		if _, _, err := Parse([]byte(bad), testGetenv); err == nil {
+			t.Errorf("Parse(%s) = no error, want one", bad)
+		}
+	}
+}
+
 // TestReadEnvReadsQuotesAndComments checks values as the dotenv packages of other hosts read them.
 func TestReadEnvReadsQuotesAndComments(t *testing.T) {
 	for line, want := range map[string]string{
