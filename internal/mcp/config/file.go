@@ -57,7 +57,7 @@ func parseFile(top jsonValue) ([]Server, error) {
 	}
 	switch {
 	case list == nil:
-		return nil, top.errorf("has no mcpServers")
+		return nil, addUnknown(top.errorf("has no mcpServers"), unknown)
 	case list.name == "servers" && list.raw.Kind() == '[':
 		isList := func(f jsonValue) bool { return f.name == list.name }
 		return parseSeedFile(*list, slices.DeleteFunc(fields, isList))
@@ -252,7 +252,21 @@ func parseServer(v jsonValue) (Server, error) {
 	if err := readFields(&server, fields, serverFields); err != nil {
 		return server, err
 	}
-	return server, server.completeServer(v, fields)
+	err = server.completeServer(v, fields)
+	if err != nil && server.URL == "" && server.Command == "" {
+		isKnown := func(f jsonValue) bool { return serverFields[f.name] != nil }
+		err = addUnknown(err, slices.DeleteFunc(fields, isKnown))
+	}
+	return server, err
+}
+
+// addUnknown adds the first unknown member to err, which says that a member is missing. The unknown member may be the
+// missing one with a misspelled name.
+func addUnknown(err error, unknown []jsonValue) error {
+	if len(unknown) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; %w", err, unknown[0].errorf("unknown member"))
 }
 
 // readFields reads fields into s in the file's order. readers maps a field's name to the function that reads it. A
