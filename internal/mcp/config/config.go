@@ -69,6 +69,8 @@ type Server struct {
 	WorkDir string // "" means that of answerd
 	onlyEnv bool   // "inheritEnv": false
 
+	incomplete bool // disabled, and read from a file without the variables or files that its values need
+
 	ToolPrefix string   // "" keeps the names of the tools
 	Hidden     bool     // callable by name, but not offered to the model
 	AllowTools []string // patterns; empty allows all tools
@@ -194,6 +196,9 @@ func CheckRedirects(servers []Server, defaultURL string) error {
 func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	if n := utf8.RuneCountInString(s.Name); n < 1 || n > maxServerName || strings.ContainsFunc(s.Name, isUnprintable) {
 		return fieldErrorf("name", "must be 1 to %d printable characters", maxServerName)
+	}
+	if s.incomplete {
+		return nil // the server is checked when the file enables it
 	}
 	checks := []func() *fieldError{s.checkPatterns, s.checkSettings}
 	switch s.TransportType() {

@@ -79,6 +79,9 @@ func parseEnvFile(server *Server, v jsonValue) error {
 	}
 	text, err := readText(name, v.reader.getenv)
 	if err != nil {
+		if err = v.reader.reportMissing(err); err == nil {
+			return nil
+		}
 		return v.errorf("%s", err)
 	}
 	variables, err := ReadEnv(text)

@@ -249,6 +249,7 @@ func parseServer(v jsonValue) (Server, error) {
 	if slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "httpUrl" }) {
 		fields = slices.DeleteFunc(fields, func(f jsonValue) bool { return f.name == "url" })
 	}
+	v.reader.startServer(fields)
 	if err := readFields(&server, fields, serverFields); err != nil {
 		return server, err
 	}
@@ -290,12 +291,13 @@ func readFields(s *Server, fields []jsonValue, readers map[string]fieldReader) e
 // server. v is the server in the file, and fields are its members. An error names the line of the wrong field, or the
 // server's line if the file does not have that field.
 func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
+	s.incomplete = v.reader.incomplete
 	if s.Type == "" && s.URL != "" && s.Command != "" {
 		return v.errorf("has both url and command")
 	}
 	s.Type = s.TransportType()
 	switch {
-	case s.Type == TypeStdio && s.Command == "":
+	case s.Type == TypeStdio && s.Command == "" && !s.incomplete:
 		return v.errorf("command is missing")
 	case s.Type == TypeStdio && !s.onlyEnv:
 		s.Env = mergeEnv(inheritedEnv(v.reader.getenv), s.Env)

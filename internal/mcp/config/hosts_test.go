@@ -278,6 +278,31 @@ func TestParseIgnoresTrailingCommas(t *testing.T) {
 	}
 }
 
+// TestDisabledServersNeedNoVariables reads servers that are disabled because this machine lacks what they need.
+func TestDisabledServersNeedNoVariables(t *testing.T) {
+	for _, fields := range []string{
+		`"command": "x", "env": {"A": "${NOPE}"}, "disabled": true`, `"command": "x", "enabled": false, "envFile": "/absent"`,
+		`"disabled": true, "url": "https://${NOPE}/mcp", "bearerToken": "${file:/absent}"`, `"command": "${NOPE}", "type": "stdio", "disabled": true`,
+	} {
+		servers, _, err := Parse([]byte(`{"mcpServers": {"off": {`+fields+`}, "on": {"url": "https://h"}}}`), testGetenv)
+		if err != nil || len(servers) != 2 || !servers[0].Disabled || Check(servers, true) != nil {
+			t.Errorf("Parse() with the disabled server {%s} = %+v, %v, want two servers that pass Check", fields, servers, err)
+		}
+		file := `{"mcpServers": {"off": {` + fields + `}, "on": {"url": "https://${NOPE}"}}}`
+		want := `mcp.json: server "on", url: needs the environment variable NOPE, which is not set (line 1)`
+		if _, _, err := Parse([]byte(file), testGetenv); err == nil || err.Error() != want {
+			t.Errorf("Parse() with an enabled server after it = %v, want %s", err, want)
+		}
+	}
+	if _, _, err := Parse([]byte(`{"mcpServers": {"off": {"url": "ftp://h", "disabled": true}}}`), testGetenv); err == nil {
+		t.Error("Parse() of a disabled server with another mistake = no error, want one")
+	}
+	const seed = `{"servers": [{"id": "off", "enabled": false, "source": {"type": "Http", "url": "https://h", "headers": {"X": "${NOPE}"}}}]}`
+	if servers, _, err := Parse([]byte(seed), testGetenv); err != nil || len(servers) != 1 {
+		t.Errorf("Parse(%s) = %+v, %v, want one server", seed, servers, err)
+	}
+}
+
 // TestReadEnvReadsQuotesAndComments checks values as the dotenv packages of other hosts read them.
 func TestReadEnvReadsQuotesAndComments(t *testing.T) {
 	for line, want := range map[string]string{

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,6 +42,27 @@ type fileReader struct {
 	unset    []string          // inputs that servers use and that have no value
 	warnings []string
 	more     int // warnings beyond maxWarnings
+
+	inDisabled bool // the values are those of a disabled server
+	incomplete bool // a value of the present server needs something that does not exist; only if inDisabled
+}
+
+// startServer prepares r for the values of a server with these fields.
+func (r *fileReader) startServer(fields []jsonValue) {
+	r.inDisabled = slices.ContainsFunc(fields, func(f jsonValue) bool {
+		return f.name == "disabled" && f.raw.Kind() == 't' || f.name == "enabled" && f.raw.Kind() == 'f'
+	})
+	r.incomplete = false
+}
+
+// reportMissing returns err, which says that a value needs a variable or a file that does not exist. In a disabled
+// server it returns nil and sets r.incomplete, because the server is not used, and what it needs may not exist here.
+func (r *fileReader) reportMissing(err error) error {
+	if !r.inDisabled {
+		return err
+	}
+	r.incomplete = true
+	return nil
 }
 
 // maxWarnings is the maximum number of warnings about one file.
