@@ -65,9 +65,10 @@ func Get(ctx context.Context, client *http.Client, rawURL, subject string, limit
 	return Do(client, req, subject, limit)
 }
 
-// Do sends req and reads the reply. A redirect is an error, and so is a body of more than limit bytes after
-// decompression. A reply with any other status is returned without an error. Errors are *Error and call the server
-// subject.
+// Do sends req and reads the reply. A redirect is an error, and so is a successful reply whose body has more than limit
+// bytes after decompression. A reply with any other status is returned without an error, and with the first limit bytes
+// of its body: a large page for a path that does not exist must not look like a failure. Errors are *Error and call the
+// server subject.
 func Do(client *http.Client, req *http.Request, subject string, limit int64) (Reply, error) {
 	resp, err := client.Do(req)
 	if err != nil {
@@ -82,7 +83,10 @@ func Do(client *http.Client, req *http.Request, subject string, limit int64) (Re
 		return Reply{}, transportError(subject, err)
 	}
 	if int64(len(body)) > limit {
-		return Reply{}, &Error{Public: subject + " answered with too many bytes", Status: resp.StatusCode}
+		if resp.StatusCode/100 == 2 {
+			return Reply{}, &Error{Public: subject + " answered with too many bytes", Status: resp.StatusCode}
+		}
+		body = body[:limit]
 	}
 	return Reply{resp.StatusCode, resp.Header, body}, nil
 }
