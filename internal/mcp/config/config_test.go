@@ -160,7 +160,6 @@ func TestParseErrorsNameServerFieldAndLine(t *testing.T) {
 		fileWithHTTPServer(`, "approval": ""`):                                                 `server "crm", approval: must be never, destructive or always (line 3)`,
 		fileWithHTTPServer(`, "type": "http", "command": "x"`):                                 `server "crm", command: is for servers of type stdio (line 3)`,
 		fileWithHTTPServer(`, "args": ["x"]`):                                                  `server "crm", args: is for servers of type stdio (line 3)`,
-		fileWithHTTPServer(`, "env": {"A": "secret"}`):                                         `server "crm", env: is for servers of type stdio (line 3)`,
 		fileWithHTTPServer(`, "workDir": "/x"`):                                                `server "crm", workDir: is for servers of type stdio (line 3)`,
 		fileWithHTTPServer(`, "command": "x"`):                                                 `server "crm": has both url and command (line 2)`,
 		fileWithHTTPServer(`, "type": "stdio", "command": "x"`):                                `server "crm", url: a server of type stdio has none (line 3)`,

@@ -301,6 +301,8 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 		return v.errorf("command is missing")
 	case s.Type == TypeStdio && !s.onlyEnv:
 		s.Env = mergeEnv(inheritedEnv(v.reader.getenv), s.Env)
+	case s.Type != TypeStdio:
+		s.dropEnv(fields)
 	}
 	// Check the server here, where the line is known. Whether the service has a token of its own is not known yet, so
 	// mcp.New checks the server again.
@@ -316,6 +318,17 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 		}
 	}
 	return v.errorf("%s", mistake.problem)
+}
+
+// dropEnv drops the environment of a server that is not a child process, with a warning. Cursor's documentation had one
+// beside a url, and no host uses it there. fields are the server's members in the file.
+func (s *Server) dropEnv(fields []jsonValue) {
+	for _, f := range fields {
+		if len(s.Env) > 0 && (f.name == "env" || f.name == "envFile") {
+			s.Env = nil
+			f.reader.warn(f.errorf("is not used: it is for servers of type stdio").Error())
+		}
+	}
 }
 
 // otherNames maps some of answerd's fields to the fields of other MCP hosts that set the same thing.

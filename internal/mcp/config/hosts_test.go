@@ -172,12 +172,13 @@ func TestParseReadsFilesOfOtherHosts(t *testing.T) {
 	}
 }
 
-func TestParseWarnsOfUnknownMembers(t *testing.T) {
+func TestParseWarnsOfUnusedMembers(t *testing.T) {
 	for file, want := range map[string]string{
 		"{\"mcpServers\":{},\n\"other\":[]}":                                                `the file, other: unknown member (line 2)`,
 		"{\"mcpServers\":{},\n// \"a\"\n\"inputs\":[]}":                                     `the file, inputs: the values of inputs are not asked for; they are those of environment variables (line 3)`,
 		fileWithHTTPServer(`, "nope": 1`):                                                   `server "crm", nope: unknown member (line 3)`,
 		fileWithHTTPServer(`, "transport": {"type": "http"}`):                               `server "crm", transport: unknown member (line 3)`,
+		fileWithHTTPServer(`, "env": {"A": "secret"}`):                                      `server "crm", env: is not used: it is for servers of type stdio (line 3)`, // as in Cursor's documentation
 		fileWithHTTPServer(`, "a b": 1`):                                                    `server "crm", "a b": unknown member (line 3)`,
 		fileWithHTTPServer(`, "tools": {"hide": []}`):                                       `server "crm", tools.hide: unknown member (line 3)`,
 		fileWithHTTPServer(`, "auth": {"type": "jwt", "realm": "s3cret"}`):                  `server "crm", auth.realm: unknown member (line 3)`,
