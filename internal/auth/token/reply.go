@@ -139,8 +139,8 @@ func expiresIn(reply strictjson.Object) (lifetime time.Duration, ok bool) {
 }
 
 // ErrorCode returns the error code in the body of a refusal (RFC 6749 section 5.2), for the log and for errors. It
-// returns "" unless the code is defined there or in RFC 8707, because other text from the token endpoint must not get
-// into the log. For GitHub's bad_refresh_token, which means that a refresh token has expired or was revoked, it returns
+// returns "" unless the code is defined there, in section 4.1.2.1 for temporary failures, or in RFC 8707, because other
+// text from the token endpoint must not get into the log. For GitHub's bad_refresh_token, which means that a refresh token has expired or was revoked, it returns
 // invalid_grant.
 func ErrorCode(body []byte) string {
 	var refusal struct {
@@ -153,7 +153,7 @@ func ErrorCode(body []byte) string {
 	case "bad_refresh_token":
 		return codeInvalidGrant
 	case "invalid_request", codeInvalidClient, codeInvalidGrant, "unauthorized_client", "unsupported_grant_type",
-		"invalid_scope", "invalid_target":
+		"invalid_scope", "invalid_target", "server_error", "temporarily_unavailable":
 		return refusal.Error
 	}
 	return ""

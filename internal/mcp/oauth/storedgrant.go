@@ -326,15 +326,19 @@ func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, er
 
 // handleRefreshError handles err, the error of a token request with the refresh token of g, which the store has at
 // revision. If the authorization server has refused the refresh token for good, handleRefreshError removes the grant
-// here and in the store, and returns an error that wraps ErrConsent. Otherwise it returns err.
+// here and in the store, and returns an error that wraps ErrConsent. If the reason of the refusal is unclear, it returns
+// such an error too, but keeps the grant: the user can sign in again, and the refresh token may be accepted later.
+// Otherwise it returns err.
 func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision uint64, err error) error {
 	if refusalCode(err) == codeInvalidClient {
 		u.c.discovery.forgetClient(ctx, g)
 	}
-	if !u.c.isGrantRefused(err) {
+	switch {
+	case u.c.isGrantRefused(err):
+		u.removeGrant(ctx, revision)
+	case !u.c.isUnclearRefusal(err):
 		return err
 	}
-	u.removeGrant(ctx, revision)
 	return fmt.Errorf("%w: %w", ErrConsent, err)
 }
 
