@@ -426,7 +426,7 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 		"code_verifier": {stored.Verifier},
 	})
 	if err != nil {
-		if refusalCode(err) == codeInvalidClient {
+		if isClientRefused(err) {
 			c.discovery.forgetClient(ctx, g)
 		}
 		return err

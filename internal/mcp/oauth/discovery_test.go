@@ -4,6 +4,8 @@ import (
 	"net/url"
 	"testing"
 	"time"
+
+	"answerd/internal/mcp/oauth/oauthtest"
 )
 
 // TestIssuerMayDifferByASlash signs in at an authorization server whose issuer the MCP server's metadata spells with
@@ -38,5 +40,22 @@ func TestRegistrationIsReplacedAfterAnUnansweredAuthorization(t *testing.T) {
 	w.mustSend(ann, "ann hello")
 	if n := len(w.as.Clients); n != 1 {
 		t.Errorf("%d clients registered again, want 1", n)
+	}
+}
+
+// TestRegistrationIsReplacedAfterItWasRefused refreshes a token at an authorization server that no longer knows the
+// client.
+func TestRegistrationIsReplacedAfterItWasRefused(t *testing.T) {
+	for _, code := range []string{"invalid_client", "unauthorized_client"} { // the latter as in older Python SDKs
+		w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+		first := w.signIn(userNamed("ann"))
+		w.as.Revoke(false)
+		w.as.Lock()
+		w.as.Fail = func(oauthtest.Request) string { return code }
+		w.as.Unlock()
+		second := w.startAuthorization(userNamed("ann"))
+		if id := second.parameters(t).Get("client_id"); id == first.parameters(t).Get("client_id") {
+			t.Errorf("%s: the next sign-in is that of the refused client %s, want another one", code, id)
+		}
 	}
 }

@@ -330,7 +330,7 @@ func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, er
 // such an error too, but keeps the grant: the user can sign in again, and the refresh token may be accepted later.
 // Otherwise it returns err.
 func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision uint64, err error) error {
-	if refusalCode(err) == codeInvalidClient {
+	if isClientRefused(err) {
 		u.c.discovery.forgetClient(ctx, g)
 	}
 	switch {

@@ -160,7 +160,7 @@ func (c *Client) isGrantRefused(err error) bool {
 	switch refusalCode(err) {
 	case "invalid_grant", "invalid_scope":
 		return true
-	case codeInvalidClient, "unauthorized_client":
+	case codeInvalidClient, codeUnauthorizedClient:
 		return c.cfg.ClientID == ""
 	}
 	return false
