@@ -19,6 +19,7 @@
 package fetch
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -53,6 +54,12 @@ type Reply struct {
 	Status int
 	Header http.Header
 	Body   []byte
+}
+
+// IsObject reports whether the body begins like a JSON object. A web application may answer a path that it does not have
+// with its page and the status 200.
+func (r Reply) IsObject() bool {
+	return bytes.HasPrefix(bytes.TrimLeft(r.Body, " \t\r\n"), []byte("{"))
 }
 
 // Get requests the JSON document at rawURL. The other arguments and the errors are those of Do.

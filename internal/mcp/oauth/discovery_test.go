@@ -1,7 +1,12 @@
 package oauth
 
 import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +61,41 @@ func TestRegistrationIsReplacedAfterItWasRefused(t *testing.T) {
 		second := w.startAuthorization(userNamed("ann"))
 		if id := second.parameters(t).Get("client_id"); id == first.parameters(t).Get("client_id") {
 			t.Errorf("%s: the next sign-in is that of the refused client %s, want another one", code, id)
+		}
+	}
+}
+
+// TestMetadataIsFoundBesideAWebApplication signs in at a server from before 2025-06-18 whose host answers unknown paths
+// with a page or a redirect. The origin is the issuer then, but it does not get a configured secret.
+func TestMetadataIsFoundBesideAWebApplication(t *testing.T) {
+	page := func(out http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(out, "<!doctype html>") }
+	for name, other := range map[string]http.HandlerFunc{"page": page, "redirect": http.RedirectHandler("/", http.StatusFound).ServeHTTP} {
+		for _, clientID := range []string{"", "answerd"} {
+			var self *httptest.Server
+			self = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+				switch r.URL.Path {
+				case "/.well-known/oauth-authorization-server":
+					_ = json.NewEncoder(out).Encode(map[string]any{
+						"issuer": self.URL, "authorization_endpoint": self.URL + "/authorize", "token_endpoint": self.URL + "/token",
+						"registration_endpoint": self.URL + "/register", "code_challenge_methods_supported": []string{"S256"},
+					})
+				case "/register":
+					_, _ = io.WriteString(out, `{"client_id": "a", "token_endpoint_auth_method": "none"}`)
+				default:
+					other(out, r)
+				}
+			}))
+			t.Cleanup(self.Close)
+			c, err := New(Config{Kind: AuthorizationCode, URL: self.URL + "/mcp", RedirectURL: redirectURL, ClientID: clientID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := c.Authorize(t.Context(), userNamed("ann"), "")
+			c.Close()
+			isFound := err == nil && strings.HasPrefix(a.URL, self.URL+"/authorize?")
+			if want := clientID == ""; isFound != want {
+				t.Errorf("%s, client %q: Authorize = %+v, %v, want the origin's sign-in page: %t", name, clientID, a, err, want)
+			}
 		}
 	}
 }
