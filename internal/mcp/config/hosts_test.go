@@ -260,8 +260,8 @@ func TestByteOrderMarkIsIgnored(t *testing.T) {
 	if _, _, err := Parse([]byte(mark+mark+`{}`), testGetenv); err == nil {
 		t.Error("Parse with two marks = no error, want one")
 	}
-	if env, err := ReadEnv(mark + "A=b\r\n"); err != nil || env["A"] != "b" {
-		t.Errorf("ReadEnv = %q, %v, want A=b", env, err)
+	if env, err := ReadEnv(mark + "A=b\r\nspring.my-app=c\n"); err != nil || env["A"] != "b" || env["spring.my-app"] != "c" {
+		t.Errorf("ReadEnv = %q, %v, want A=b and spring.my-app=c", env, err)
 	}
 }
 
