@@ -86,6 +86,18 @@ var refusals = map[string]func(http.ResponseWriter){
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprint(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`)
 	},
+	"rmcp 401 text": func(w http.ResponseWriter) { http.Error(w, "Unauthorized: Session not found", http.StatusUnauthorized) },
+	"mcp-proxy 401 JSON": func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprint(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Unauthorized: No valid session ID provided"},"id":null}`)
+	},
+	"403 JSON": func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"Mcp-Session-Id principal mismatch"},"id":null}`)
+	},
 }
 
 // restartableServer is an MCP server that can be restarted. Afterwards it calls refuse for the session ids of its
@@ -169,7 +181,8 @@ func TestSessionThatIsLostIsMadeAgain(t *testing.T) {
 
 			f.http = &sdk.StreamableHTTPOptions{JSONResponse: true} // no streams to drain
 			w := serveHTTP(t, f)
-			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
+			tokens := newTokenSource()
+			c := newClient(t, Options{Service: tokens}, config.Server{Name: "a", URL: w.URL, Auth: config.AuthJWT})
 			c.Tools(t.Context())
 			f.restart()
 			res, err := c.Call(t.Context(), Call{Tool: "t"})
@@ -179,6 +192,9 @@ func TestSessionThatIsLostIsMadeAgain(t *testing.T) {
 			}
 			if runs.Load() != 1 || f.shakes.Load() != 2 || f.stale.Load() != 1 {
 				t.Errorf("got %d runs, %d handshakes, %d requests with the stale id, want 1, 2, 1", runs.Load(), f.shakes.Load(), f.stale.Load())
+			}
+			if n := tokens.fetches.Load(); n != 1 {
+				t.Errorf("got %d fetches of a token, want 1", n)
 			}
 
 			// Two requests at a time, because the supervisor lists again, one that was dialed before

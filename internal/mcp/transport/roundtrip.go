@@ -208,9 +208,14 @@ func meansLostSession(e *jsonrpc.Error) bool {
 	if !slices.Contains(lostSessionCodes, e.Code) {
 		return false
 	}
-	message := strings.ToLower(e.Message)
-	texts := []string{"session terminated", "session not found", "no valid session", "mcp-session-id"}
-	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
+	return namesLostSession(e.Message)
+}
+
+// namesLostSession reports whether text, which a server has sent with a refusal, says that a session is gone.
+func namesLostSession(text string) bool {
+	lower := strings.ToLower(text)
+	phrases := []string{"session terminated", "session not found", "no valid session", "mcp-session-id"}
+	return slices.ContainsFunc(phrases, func(phrase string) bool { return strings.Contains(lower, phrase) })
 }
 
 // failureWithoutReply returns the failure of an HTTP request, sent with traceConn, that ended with err and no reply.
