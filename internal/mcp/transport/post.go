@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"time"
 
@@ -218,17 +219,21 @@ func (c *httpConn) processRefusal(ctx context.Context, roundTrip *RoundTrip, msg
 	}
 }
 
+// unsupportedVersion matches the texts with which servers refuse a protocol version. Those built with the SDKs for C# and
+// Rust write the name of the header.
+var unsupportedVersion = regexp.MustCompile(`(?i)unsupported (mcp.)?protocol.version|protocol.version.*not supported`)
+
 // refusesVersion reports whether a reply with status 400 says that the server does not support the session's protocol
 // version, for example after an update or a rollback. A server of an earlier version may instead complain about a
 // missing session id or initialize. answer is the JSON-RPC error in body, or nil.
 func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	if answer == nil {
 		lower := bytes.ToLower(body)
-		words := []string{"unsupported protocol version", "session", "not initialized"}
-		return slices.ContainsFunc(words, func(s string) bool { return bytes.Contains(lower, []byte(s)) })
+		return unsupportedVersion.Match(body) || bytes.Contains(lower, []byte("session")) ||
+			bytes.Contains(lower, []byte("not initialized"))
 	}
 	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
-	return ok && rpc.Code == sdk.CodeUnsupportedProtocolVersion
+	return ok && (rpc.Code == sdk.CodeUnsupportedProtocolVersion || unsupportedVersion.MatchString(rpc.Message))
 }
 
 // hasLostSessionCode reports whether answer is a JSON-RPC error with one of lostSessionCodes.
