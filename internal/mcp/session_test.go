@@ -93,6 +93,8 @@ var refusals = map[string]func(http.ResponseWriter){
 		w.WriteHeader(http.StatusUnauthorized)
 		fmt.Fprint(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Unauthorized: No valid session ID provided"},"id":null}`)
 	},
+	"410": func(w http.ResponseWriter) { http.Error(w, "gone", http.StatusGone) },
+	"409": func(w http.ResponseWriter) { http.Error(w, `{"error":"unknown Mcp-Session-Id"}`, http.StatusConflict) },
 	"403 JSON": func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)

@@ -371,12 +371,12 @@ func (c *httpConn) resume(ctx context.Context, lastID string, retry time.Duratio
 		if resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream" {
 			return resp, nil
 		}
-		drainBody(resp)
+		body := drainBody(resp)
 		busyFor = retryAfter(resp.Header)
 		if mayResumeLater(resp.StatusCode) {
 			continue
 		}
-		if resp.StatusCode == http.StatusNotFound && c.SessionID() != "" {
+		if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) {
 			c.session.Lost.Store(true)
 		}
 		return nil, statusFailure(resp.StatusCode)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/token"
@@ -46,7 +47,7 @@ func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // sessionRefusals is an http.RoundTripper for servers that refuse the id of a session which they no longer know with
-// 401 or 403 (rust-sdk#689, mcp-proxy#108). It replaces these by 404, the status that MCP demands (2025-11-25
+// 401, 403 (rust-sdk#689, mcp-proxy#108) or 409. It replaces these by 404, the status that MCP demands (2025-11-25
 // basic/transports, "Session Management"). It does so before a Sender takes the refusal for one of the token: with
 // another token the session would be refused as well, and a user would sign in in vain.
 type sessionRefusals struct{ next http.RoundTripper }
@@ -57,7 +58,7 @@ func (t sessionRefusals) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || r.Header.Get(sessionHeader) == "" {
 		return resp, err
 	}
-	if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
+	if !slices.Contains([]int{http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict}, resp.StatusCode) {
 		return resp, nil
 	}
 	body := drainBody(resp)

@@ -309,10 +309,11 @@ func answerTo(id jsonrpc.ID, msg jsonrpc.Message) *jsonrpc.Response {
 }
 
 // saysSessionLost reports whether a reply with this status and body says that the session is lost. Use it only for
-// requests that had a session id. 404 has that meaning with every body (2025-11-25 basic/transports). Servers built
-// with the TypeScript SDK answer 400 with a text about the session.
+// requests that had a session id. 404 has that meaning with every body (2025-11-25 basic/transports), and so has 410,
+// which some servers send (typescript-sdk#1402). Servers built with the TypeScript SDK answer 400 with a text about the
+// session.
 func saysSessionLost(status int, body []byte) bool {
-	return status == http.StatusNotFound ||
+	return status == http.StatusNotFound || status == http.StatusGone ||
 		status == http.StatusBadRequest && bytes.Contains(bytes.ToLower(body), []byte("session"))
 }
 
