@@ -242,3 +242,18 @@ type again struct {
 }
 
 func (a again) Read(p []byte) (int, error) { return a.in.Read(p) }
+
+// The state of a server says what is wrong with its answer to initialize.
+func TestUnusableHandshakeSaysWhy(t *testing.T) {
+	for result, want := range map[string]string{
+		`{"protocolVersion":"2024-10-07","capabilities":{}}`:             `it has the protocol version "2024-10-07", which answerd does not support`,
+		`{"protocolVersion":"2025-11-25","capabilities":{"tools":true}}`: `its answer is not MCP: "capabilities.tools" in it has the wrong type`,
+	} {
+		s := &scriptedServer{before: answersMethod(methodInitialize, result)}
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
+		c.Tools(t.Context())
+		if got := c.Servers()[0].Reason; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http/httptrace"
@@ -246,7 +247,11 @@ func (r *RoundTrip) Failure(err error) *Failure {
 		return LostSession(err)
 	case r.answered.Load():
 		// The SDK could not decode the result.
-		return BadReply("it does not decode", err)
+		what := "it does not decode"
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+			what = fmt.Sprintf("%.80q in it has the wrong type", wrong.Field)
+		}
+		return BadReply(what, err)
 	}
 	return &Failure{Kind: UnknownOutcome, Public: "the session ended before its answer", Err: err}
 }
