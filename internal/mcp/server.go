@@ -239,6 +239,9 @@ func (s *server) recordFailedListing(failure *transport.Failure) {
 // lost session the next call opens a new one.
 func (s *server) recordFailedAttempt(failure *transport.Failure) {
 	s.markFailed(failure)
+	if failure.Err != nil { // only here, because users may see the state
+		s.log.Debug("attempt to use an MCP server failed", "error", failure.Err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listingFailed = failure.Kind != TooLarge
