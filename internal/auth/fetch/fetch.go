@@ -33,6 +33,21 @@ import (
 // Timeout is the time limit for one request, from dialing to the last byte of the reply.
 const Timeout = 5 * time.Second
 
+// Together these detect within 45 s that an HTTP/2 connection is dead.
+const (
+	pingInterval = 30 * time.Second
+	pingTimeout  = 15 * time.Second
+)
+
+// NewTransport returns a copy of http.DefaultTransport that closes dead HTTP/2 connections, which for example a NAT or a
+// load balancer has dropped without closing them. All requests to a host share such a connection. Without pings, each of
+// them would wait until its own time limit, for some 15 minutes until TCP gives up.
+func NewTransport() *http.Transport {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingInterval, PingTimeout: pingTimeout}
+	return transport
+}
+
 // NewClient returns a client that does not follow redirects. It is a copy of given, or has its own transport if given
 // is nil. Following a redirect would send the Authorization header, and after 307 and 308 also the form, to any host
 // that the reply names.
@@ -40,8 +55,8 @@ func NewClient(given *http.Client) *http.Client {
 	client := http.Client{}
 	if given != nil {
 		client = *given
-	} else if shared, ok := http.DefaultTransport.(*http.Transport); ok {
-		transport := shared.Clone()
+	} else {
+		transport := NewTransport()
 		transport.MaxIdleConnsPerHost = 8 // instead of 2, because the client is for a single host
 		client.Transport = transport
 	}
