@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,25 +102,38 @@ func newEventReader(body io.Reader, limit int) eventReader {
 }
 
 // nextMessage returns the next message, its text data, and size, the number of bytes read from the stream since the
-// previous message. The message and data are valid until the next call. If a message is too large or does not decode,
-// the error is a *Failure. Any other error means that the stream has ended.
+// previous message. The message and data are valid until the next call. It skips events that are no messages, such as
+// heartbeats. If a message is too large or does not decode, the error is a *Failure. Any other error means that the
+// stream has ended.
 func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, size int, _ error) {
-	data, err := r.nextData()
-	if err != nil {
-		return nil, nil, 0, err
+	for {
+		data, err := r.nextData()
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		msg, err := decodeStreamed(data)
+		_, isAnswer := msg.(*jsonrpc.Response)
+		// The stream ended within the event. A whole answer is accepted. Resuming the stream repeats anything else.
+		if r.events.Cut() && !isAnswer {
+			return nil, nil, 0, io.ErrUnexpectedEOF
+		}
+		if err != nil && !resemblesMessage(data) {
+			continue // counts towards r.limit, as a comment does
+		}
+		if err != nil {
+			return nil, nil, 0, BadReply("an event does not decode", err)
+		}
+		size = r.limit.bytes
+		r.limit.restart()
+		return msg, data, size, nil
 	}
-	msg, err := decodeStreamed(data)
-	_, isAnswer := msg.(*jsonrpc.Response)
-	// The stream ended within the event. A whole answer is accepted. Resuming the stream repeats anything else.
-	if r.events.Cut() && !isAnswer {
-		return nil, nil, 0, io.ErrUnexpectedEOF
-	}
-	if err != nil {
-		return nil, nil, 0, BadReply("an event does not decode", err)
-	}
-	size = r.limit.bytes
-	r.limit.restart()
-	return msg, data, size, nil
+}
+
+// resemblesMessage reports whether data, an event that does not decode, may be a JSON-RPC message all the same, such as
+// a damaged answer.
+func resemblesMessage(data []byte) bool {
+	isPart := func(member string) bool { return bytes.Contains(data, []byte(member)) }
+	return slices.ContainsFunc([]string{`"jsonrpc`, `"result"`, `"error"`}, isPart)
 }
 
 // nextData returns the text of the next message. Servers of 2025-03-26 may send a batch of messages in one event
