@@ -199,9 +199,11 @@ func (c *httpConn) processRefusal(ctx context.Context, roundTrip *RoundTrip, msg
 	}
 	isBadRequest := status == http.StatusBadRequest
 	// "session" may be a word of the tool in an answer to this request whose code no server uses for lost sessions.
-	isToolError := isBadRequest && answer != nil && !hasLostSessionCode(answer)
+	isToolError := isBadRequest && answer != nil && !hasCode(answer, lostSessionCodes...)
+	// Servers of 2026-07-28 answer an unknown method with 404, and some do so in sessions of earlier versions too.
+	isUnknownMethod := answer != nil && hasCode(answer, jsonrpc.CodeMethodNotFound)
 	switch {
-	case c.SessionID() != "" && saysSessionLost(status, body) && !isToolError:
+	case c.SessionID() != "" && saysSessionLost(status, body) && !isToolError && !isUnknownMethod:
 		c.session.Lost.Store(true)
 		roundTrip.fail(LostSession(statusFailure(status)))
 	case isBadRequest && !roundTrip.Handshake && refusesVersion(body, answer):
@@ -236,10 +238,10 @@ func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	return ok && (rpc.Code == sdk.CodeUnsupportedProtocolVersion || unsupportedVersion.MatchString(rpc.Message))
 }
 
-// hasLostSessionCode reports whether answer is a JSON-RPC error with one of lostSessionCodes.
-func hasLostSessionCode(answer *jsonrpc.Response) bool {
+// hasCode reports whether answer is a JSON-RPC error with one of codes.
+func hasCode(answer *jsonrpc.Response, codes ...int64) bool {
 	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
-	return ok && slices.Contains(lostSessionCodes, rpc.Code)
+	return ok && slices.Contains(codes, rpc.Code)
 }
 
 // mayCarryAnswer reports whether a JSON-RPC error in the body of a reply with this status counts as the answer. It
