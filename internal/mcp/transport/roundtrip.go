@@ -201,7 +201,7 @@ func (r *RoundTrip) acceptAnswer(answer *jsonrpc.Response) *Failure {
 }
 
 // lostSessionCodes are the codes of JSON-RPC errors with which servers say that a session is gone.
-var lostSessionCodes = []int64{32600, -32600, -32000, -32001}
+var lostSessionCodes = []int64{32600, -32600, -32000, -32001, -32002}
 
 // meansLostSession reports whether e says that the session is gone, with one of the codes and texts that servers use
 // for that. The code alone is not enough, because tools use the same codes for their own errors.
@@ -215,7 +215,7 @@ func meansLostSession(e *jsonrpc.Error) bool {
 // namesLostSession reports whether text, which a server has sent with a refusal, says that a session is gone.
 func namesLostSession(text string) bool {
 	lower := strings.ToLower(text)
-	phrases := []string{"session terminated", "session not found", "no valid session", "mcp-session-id"}
+	phrases := []string{"session terminated", "session not found", "no valid session", "mcp-session-id", "server not initialized"}
 	return slices.ContainsFunc(phrases, func(phrase string) bool { return strings.Contains(lower, phrase) })
 }
 
