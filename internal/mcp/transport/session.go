@@ -25,8 +25,8 @@ type Session struct {
 	standalone atomic.Bool
 	// inflight has the calls that messages on the standalone stream may be about.
 	inflight inflightCalls
-	// asksOnStandalone says that the configuration demands the standalone stream, because the server sends requests
-	// about calls on it.
+	// asksOnStandalone says that the configuration expects the server to send requests about calls on the standalone
+	// stream.
 	asksOnStandalone atomic.Bool
 }
 

@@ -49,12 +49,12 @@ const noTimeout = 0
 // session ends. It waits a short time for the stream, because most servers drop messages that they send while no
 // stream is open. It does not wait longer, because some servers send the reply's headers only with the first event.
 func (c *httpConn) openStandaloneStream() {
-	isConfigured := c.StandaloneStream != nil
+	carriesRequests := c.StandaloneStream != nil || c.Sampling
 	c.session.standalone.Store(true)
-	c.session.asksOnStandalone.Store(isConfigured)
+	c.session.asksOnStandalone.Store(carriesRequests)
 	s := &standaloneStream{conn: c}
 	headerTimeout := changesWait
-	if isConfigured { // the stream also carries the server's requests, which are not repeated
+	if carriesRequests { // they are not repeated
 		headerTimeout = NotifyTimeout
 	}
 	s.advance(headerTimeout)
@@ -74,7 +74,7 @@ func (c *httpConn) wantsStandaloneStream() bool {
 	}
 	forResources := c.WatchResources && c.canSubscribe
 	forTools := c.session.WatchTools && c.announcesTools
-	return forResources || forTools
+	return forResources || forTools || c.Sampling
 }
 
 // readUntilClosed reads the stream and opens it again whenever it has ended, until the session ends or the stream is
@@ -161,6 +161,7 @@ func (s *standaloneStream) processRefusal(resp *http.Response) {
 		s.lastID = "" // the server may no longer have that event
 	case !wasOpen && meansNoStream(status):
 		s.unavailable = true
+		s.conn.session.asksOnStandalone.Store(false)
 		level := slog.LevelDebug // the specification does not require the stream
 		if s.conn.StandaloneStream != nil {
 			level = slog.LevelWarn // the configuration does
