@@ -133,17 +133,19 @@ func (c *Client) Prompt(ctx context.Context, user auth.Identity, server, name st
 }
 
 // badPromptText matches the error messages, in lower case, of the Python SDKs and of FastMCP for an unknown prompt and
-// for missing arguments.
-var badPromptText = regexp.MustCompile(`^unknown prompt\b|^(error rendering prompt .{1,300}: )?missing required arguments\b`)
+// for missing, unknown or invalid arguments.
+var badPromptText = regexp.MustCompile(`^unknown prompt\b|` +
+	`^(error rendering prompt .{1,300}: )?(missing required arguments\b|\d+ validation errors? for )`)
 
-// refusesPrompt reports whether the server refused a prompt's name or arguments with failure. Servers use the codes of
-// tool calls for prompts too, and some send a message that matches badPromptText with an unrelated code.
+// refusesPrompt reports whether the server refused a prompt's name or arguments with failure, or has no prompts at all.
+// Servers use the codes of tool calls for prompts too, and some send a message that matches badPromptText with an
+// unrelated code.
 func refusesPrompt(failure *transport.Failure) bool {
 	if failure.Kind == InvalidArguments || failure.Kind == UnknownTool {
 		return true
 	}
 	e, ok := errors.AsType[*jsonrpc.Error](failure.Err)
-	return ok && badPromptText.MatchString(strings.ToLower(wire.Printable(e.Message, maxErrorText)))
+	return ok && (e.Code == jsonrpc.CodeMethodNotFound || badPromptText.MatchString(strings.ToLower(wire.Printable(e.Message, maxErrorText))))
 }
 
 // decodeMessages decodes a prompts/get result. One message that is not valid makes the whole result a failure.
