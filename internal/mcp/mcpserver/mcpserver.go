@@ -116,6 +116,7 @@ func (h *Handler) newSDKServer() *sdk.Server {
 		},
 	})
 	server.AddTool(h.Tool.sdkTool(), h.handleCall)
+	server.AddSendingMiddleware(sendForm)
 	if h.MoreTools != nil {
 		server.AddReceivingMiddleware(h.serveMoreTools)
 	}
