@@ -147,15 +147,15 @@ type Handlers struct {
 // no handlers for them.
 type requestAnswerer struct {
 	Handlers
-	call *transport.RoundTrip
+	call   *transport.RoundTrip
+	ctx    context.Context    // ends with the call, or with cancelAndWait; has the call's values, such as the trace
+	cancel context.CancelFunc // ends ctx
 
-	mu        sync.Mutex // protects the fields below
-	total     int        // requests answered so far
-	open      int        // requests being answered
-	questions int        // requests that the user is being asked to answer
-	closed    bool
-	cancels   map[int]context.CancelFunc // of the open requests, by their ids
-	answering sync.WaitGroup             // counts the open requests
+	mu        sync.Mutex     // protects the fields below
+	total     int            // requests answered so far
+	open      int            // requests being answered
+	questions int            // requests that the user is being asked to answer
+	answering sync.WaitGroup // counts the open requests
 }
 
 // newRequestAnswerer returns the requestAnswerer of a call; nil if h has neither Elicit nor Sample.
@@ -163,7 +163,8 @@ func newRequestAnswerer(call *transport.RoundTrip, h Handlers) *requestAnswerer 
 	if h.Elicit == nil && h.Sample == nil {
 		return nil
 	}
-	return &requestAnswerer{Handlers: h, call: call, cancels: map[int]context.CancelFunc{}}
+	ctx, cancel := context.WithCancel(call.Context())
+	return &requestAnswerer{Handlers: h, call: call, ctx: ctx, cancel: cancel}
 }
 
 // beginAnswer begins the answer to one request of the server with this method, and returns a context for it. ctx is the
@@ -173,16 +174,14 @@ func newRequestAnswerer(call *transport.RoundTrip, h Handlers) *requestAnswerer 
 func (r *requestAnswerer) beginAnswer(ctx context.Context, method string) (_ context.Context, done func(), ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed || r.open == maxOpenRequests || r.total == maxTotalRequests {
+	if r.ctx.Err() != nil || r.open == maxOpenRequests || r.total == maxTotalRequests {
 		return nil, nil, false
 	}
 	r.total++
 	r.open++
 	r.answering.Add(1)
-	id := r.total
-	answerCtx, cancel := context.WithCancel(r.call.Context()) // with the call's values, such as the trace
+	answerCtx, cancel := context.WithCancel(r.ctx)
 	unlink := context.AfterFunc(ctx, cancel)
-	r.cancels[id] = cancel
 	asksUser := method == methodElicit
 	if asksUser {
 		r.questions++
@@ -194,16 +193,15 @@ func (r *requestAnswerer) beginAnswer(ctx context.Context, method string) (_ con
 	return answerCtx, func() {
 		unlink()
 		cancel()
-		r.endAnswer(id, asksUser)
+		r.endAnswer(asksUser)
 	}, true
 }
 
-// endAnswer ends the answer to the request with the number id. askedUser says that it was a question to the user. When
-// the last of these has ended, endAnswer resumes the call's timer. beginAnswer's done calls it.
-func (r *requestAnswerer) endAnswer(id int, askedUser bool) {
+// endAnswer ends the answer to one request. askedUser says that it was a question to the user. When the last of these
+// has ended, endAnswer resumes the call's timer. beginAnswer's done calls it.
+func (r *requestAnswerer) endAnswer(askedUser bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.cancels, id)
 	r.open--
 	if askedUser {
 		r.questions--
@@ -220,11 +218,8 @@ func (r *requestAnswerer) cancelAndWait() {
 	if r == nil {
 		return
 	}
-	r.mu.Lock()
-	r.closed = true
-	for _, cancel := range r.cancels {
-		cancel()
-	}
+	r.mu.Lock() // so that answering does not grow any more when it is waited for
+	r.cancel()
 	r.mu.Unlock()
 	r.answering.Wait()
 }
