@@ -437,7 +437,8 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 	if g.refresh.IsZero() {
 		g.token.Lifetime = lifetimeWithoutRefresh(reply.Token)
 	}
-	return tokens.replaceGrant(ctx, g)
+	_, err = tokens.replaceGrant(ctx, g)
+	return err
 }
 
 // checkResponse returns the authorization code in query, the parameters of the response to the authorization request
