@@ -18,7 +18,7 @@ var errReconfigured = &transport.Failure{Kind: Unavailable, Public: "it is no lo
 func (d *callDrain) beginCall() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.draining {
+	if transport.IsClosed(d.started) {
 		return false
 	}
 	d.inFlight++
@@ -30,7 +30,7 @@ func (d *callDrain) endCall() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.inFlight--
-	if d.draining && d.inFlight == 0 {
+	if transport.IsClosed(d.started) && d.inFlight == 0 {
 		close(d.ended)
 	}
 }
@@ -40,7 +40,6 @@ func (d *callDrain) endCall() {
 func (d *callDrain) start() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.draining = true
 	close(d.started)
 	if d.inFlight == 0 {
 		close(d.ended)

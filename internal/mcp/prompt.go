@@ -197,20 +197,10 @@ func (s *server) requestWithRetry(ctx context.Context, user auth.Identity, send 
 	}
 	defer release()
 	deadline := time.Now().Add(s.cfg.Timeout)
-	for isRetry := false; ; isRetry = true {
-		used, failure := getSessionUntil(ctx, route.pool, deadline)
-		if failure != nil {
-			return nil, failure
-		}
-		result, failure := used.Do(ctx, route.tokens, deadline, send)
-		if failure == nil {
-			return result, nil
-		}
-		if failure.Lost {
-			route.pool.DropSession(used)
-		}
-		if !failure.Lost || isRetry {
-			return nil, failure
-		}
-	}
+	var result json.RawMessage
+	failure = useSession(ctx, route.pool, deadline, func(used *session.Session) (failure *transport.Failure) {
+		result, failure = used.Do(ctx, route.tokens, deadline, send)
+		return failure
+	})
+	return result, failure
 }

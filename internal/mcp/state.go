@@ -178,9 +178,8 @@ type server struct {
 	resourcesCut string          // toolList.resourcesCut of the latest list
 	waiters      []refreshWaiter // get the outcome of the supervisor's next round
 
-	unreachable   bool // the latest failure was that the server could not be reached
-	listTooLarge  bool // the latest list of tools was too large
-	listingFailed bool // the latest attempt to list the tools failed, other than by a list that was too large
+	unreachable bool           // the latest failure was that the server could not be reached
+	listFailure transport.Kind // why the latest attempt to list the tools failed; "" if it did not
 }
 
 // refreshWaiter is a goroutine that waits for the supervisor to list the tools.
@@ -255,9 +254,8 @@ type callDrain struct {
 	started chan struct{} // closed when no more calls may start
 	ended   chan struct{} // closed when started is closed and no call is in flight
 
-	mu       sync.Mutex // protects the fields below
+	mu       sync.Mutex // protects inFlight; held while the channels are closed
 	inFlight int        // calls between beginCall and endCall
-	draining bool       // started is closed
 }
 
 // newCallDrain returns a callDrain that admits calls until start is called.
