@@ -236,7 +236,7 @@ func joinArray(values []json.RawMessage) json.RawMessage {
 // otherwise nil.
 func (r *Result) checkDepth() error {
 	for _, value := range append([]json.RawMessage{r.Structured}, r.Content...) {
-		if isDeeper(value, MaxDepth) {
+		if wire.IsDeeper(value, MaxDepth) {
 			preview, _ := TruncateText(string(value), maxDepthPreview, "")
 			return &DepthError{preview}
 		}

@@ -242,8 +242,7 @@ const maxNesting = 1000
 // limitDepth returns result, with a string in place of each object and array that is nested deeper than maxNesting.
 // result must be valid JSON or empty.
 func limitDepth(result json.RawMessage) json.RawMessage {
-	opening := bytes.Count(result, []byte("{")) + bytes.Count(result, []byte("[")) // at least the depth
-	if opening <= maxNesting || wire.Depth(result) <= maxNesting {
+	if !wire.IsDeeper(result, maxNesting) {
 		return result
 	}
 	var out bytes.Buffer
