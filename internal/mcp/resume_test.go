@@ -66,7 +66,6 @@ func TestResumeWaitsForTheEndOfTheLostConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gets atomic.Int64
 		newTransport := func(http.RoundTripper) http.RoundTripper {
-			rest := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
 			var answer *http.Response
 			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				switch {
@@ -76,10 +75,10 @@ func TestResumeWaitsForTheEndOfTheLostConnection(t *testing.T) {
 					body, err := io.ReadAll(answer.Body)
 					return newReply(r, http.StatusOK, eventStream, "data: "+string(body)+"\n\n"), err
 				case r.Method == http.MethodPost && strings.Contains(peekBody(r), `"tools/call"`):
-					answer, _ = rest.RoundTrip(r)
+					answer, _ = okServer.RoundTrip(r)
 					return newReply(r, http.StatusOK, eventStream, "id: 7\n\n"), nil
 				}
-				return rest.RoundTrip(r)
+				return okServer.RoundTrip(r)
 			})
 		}
 		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost"})
