@@ -87,9 +87,15 @@ func (s *server) newPool() *session.Pool {
 		Subscribe:        true,
 		OverHTTP:         s.cfg.Type == config.TypeHTTP,
 		OnConnected:      s.wakeSupervisor,
-		OnLost:           func(f *transport.Failure) { s.markFailed(f) },
+		OnLost:           s.handleLoss,
 		OnNotification:   s.handleListChanged,
 	})
+}
+
+// handleLoss marks the server as failed, because its session was lost, and wakes the supervisor to open another one.
+func (s *server) handleLoss(failure *transport.Failure) {
+	s.markFailed(failure)
+	s.wakeSupervisor()
 }
 
 // isLive reports whether the server is enabled and its configuration can be used.
