@@ -42,8 +42,7 @@ type Result struct {
 	// SignIn is set if the call was not sent because its user must sign in first. All other fields are empty then.
 	SignIn *SignIn
 
-	blocks   []contentBlock // the blocks of Content
-	isParsed bool           // the members of blocks are decoded
+	blocks []contentBlock // the blocks of Content
 }
 
 // Decode decodes a tools/call result from its original bytes. It does not use the SDK's types, which turn large
