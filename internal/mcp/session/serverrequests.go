@@ -133,8 +133,7 @@ type Handlers struct {
 	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
 	// Sample asks a model. If Sample is nil, the request is refused.
 	Sample func(context.Context, Sampling) (Sample, error)
-	// OnQuestion is called before Elicit, unless the user is already being asked another question. It must be set if
-	// Elicit is set, and must not block.
+	// OnQuestion is called before Elicit. It must be set if Elicit is set, and must not block.
 	OnQuestion func()
 	// Suspend ends the request if its result is input_required and asks the user something (2026-07-28), so that no
 	// goroutine waits for the user. Elicit is then not called. Request.InputRequired has the questions; to continue,
@@ -154,7 +153,6 @@ type requestAnswerer struct {
 	mu        sync.Mutex     // protects the fields below
 	total     int            // requests answered so far
 	open      int            // requests being answered
-	questions int            // requests that the user is being asked to answer
 	answering sync.WaitGroup // counts the open requests
 }
 
@@ -184,11 +182,8 @@ func (r *requestAnswerer) beginAnswer(ctx context.Context, method string) (_ con
 	unlink := context.AfterFunc(ctx, cancel)
 	asksUser := method == methodElicit
 	if asksUser {
-		r.questions++
-		if r.questions == 1 {
-			r.call.PauseTimer()
-			r.OnQuestion()
-		}
+		r.call.PauseTimer()
+		r.OnQuestion()
 	}
 	return answerCtx, func() {
 		unlink()
@@ -197,17 +192,14 @@ func (r *requestAnswerer) beginAnswer(ctx context.Context, method string) (_ con
 	}, true
 }
 
-// endAnswer ends the answer to one request. askedUser says that it was a question to the user. When the last of these
-// has ended, endAnswer resumes the call's timer. beginAnswer's done calls it.
+// endAnswer ends the answer to one request. askedUser says that it was a question to the user, so that endAnswer resumes
+// the call's timer. beginAnswer's done calls it.
 func (r *requestAnswerer) endAnswer(askedUser bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open--
 	if askedUser {
-		r.questions--
-		if r.questions == 0 {
-			r.call.ResumeTimer()
-		}
+		r.call.ResumeTimer()
 	}
 	r.answering.Done()
 }
