@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -66,10 +65,10 @@ type streamConn struct {
 	log      *slog.Logger
 	session  *Session
 	conn     MessageConn
-	batch    []json.RawMessage // messages of the last batch that Read has not processed yet; used by Read only
-	turn     chan struct{}     // of capacity 1; has an element while a message is being written
-	ended    chan struct{}     // closed when the connection has ended
-	writes   sync.WaitGroup    // counts the goroutines of send; grows only while mu is held and err is nil
+	batch    batch          // of the last message; used by Read only
+	turn     chan struct{}  // of capacity 1; has an element while a message is being written
+	ended    chan struct{}  // closed when the connection has ended
+	writes   sync.WaitGroup // counts the goroutines of send; grows only while mu is held and err is nil
 
 	mu  sync.Mutex // protects the fields below
 	err error      // why the connection ended; nil while it is open

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -62,8 +61,8 @@ func newEventStream(roundTrip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log
 // eventReader reads the messages of an event stream.
 type eventReader struct {
 	events *sse.Reader
-	limit  *messageLimit     // events reads from it
-	batch  []json.RawMessage // messages of the last event that nextData has not returned yet
+	limit  *messageLimit // events reads from it
+	batch  batch         // of the last event
 }
 
 // messageLimit is an io.Reader that fails with AnswerTooLarge if too many bytes come between two messages: more than
@@ -136,11 +135,12 @@ func resemblesMessage(data []byte) bool {
 	return slices.ContainsFunc([]string{`"jsonrpc`, `"result"`, `"error"`}, isPart)
 }
 
-// nextData returns the text of the next message. Servers of 2025-03-26 may send a batch of messages in one event
-// (basic/transports, "Sending Messages to the Server"); nextData returns its messages one by one. A batch that does
-// not decode is returned whole.
-func (r *eventReader) nextData() ([]byte, error) {
-	for len(r.batch) == 0 {
+// nextData returns the text of the next message.
+func (r *eventReader) nextData() ([]byte, error) { return r.batch.next(r.nextEvent) }
+
+// nextEvent returns the data of the next event that may have a message.
+func (r *eventReader) nextEvent() ([]byte, error) {
+	for {
 		e, err := r.events.Next()
 		switch {
 		case errors.Is(err, sse.ErrTooLarge):
@@ -149,16 +149,10 @@ func (r *eventReader) nextData() ([]byte, error) {
 			return nil, err
 		}
 		isMessage := e.Event == "" || e.Event == "message" // MCP uses no other events
-		if !isMessage || len(e.Data) == 0 {
-			continue
-		}
-		if e.Data[0] != '[' || json.Unmarshal(e.Data, &r.batch) != nil {
+		if isMessage && len(e.Data) > 0 {
 			return e.Data, nil
 		}
 	}
-	data := r.batch[0]
-	r.batch = r.batch[1:]
-	return data, nil
 }
 
 // lastID returns the id of the last event, which is needed to resume the stream. It returns "" if no event had an id,
