@@ -292,6 +292,22 @@ func TestDiscoveryDoesNotTakeRateLimitsForMissingMetadata(t *testing.T) {
 	}
 }
 
+// The log says why an authorization server refused to register us, if it does so in the words of RFC 7591.
+func TestRefusedRegistrationIsLoggedWithItsCode(t *testing.T) {
+	for code, want := range map[string]string{"invalid_redirect_uri": "(status 400): invalid_redirect_uri", "s3cret": "(status 400)"} {
+		refusing := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
+			out.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(out, `{"error":"`+code+`"}`)
+		}))
+		t.Cleanup(refusing.Close)
+		w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+		_, err := w.registerClient(t.Context(), &authServer{RegisterURL: refusing.URL}, nil)
+		if err == nil || !strings.HasSuffix(err.Error(), "refused the registration "+want) {
+			t.Errorf("registerClient after %s = %v, want an error that ends with %s", code, err, want)
+		}
+	}
+}
+
 // The registration that an authorization server returns is checked.
 func TestRegistrationIsChecked(t *testing.T) {
 	for body, want := range map[string]string{

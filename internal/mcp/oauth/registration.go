@@ -13,6 +13,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
 )
 
 const (
@@ -67,7 +68,8 @@ func (c *Client) registerClient(ctx context.Context, server *authServer, scopes 
 		return clientIdentity{}, err
 	}
 	if reply.Status != http.StatusCreated && reply.Status != http.StatusOK {
-		return clientIdentity{}, &fetch.Error{Public: registration + " refused the registration", Status: reply.Status}
+		code := token.ErrorCode(reply.Body) // such as invalid_redirect_uri, if it accepts only certain redirect URLs
+		return clientIdentity{}, &fetch.Error{Public: registration + " refused the registration", Status: reply.Status, Code: code}
 	}
 	return parseRegistration(reply.Body, method, scopes)
 }
