@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"errors"
 
 	"answerd/internal/mcp/transport"
@@ -12,6 +13,14 @@ var errRemoved = errors.New("the server was removed from the configuration")
 // errReconfigured is the failure of a call that was not sent, because its server was removed or its tool now belongs
 // to another server. Compare it with ==. Client.Call then looks the tool up again.
 var errReconfigured = &transport.Failure{Kind: Unavailable, Public: "it is no longer configured", NotRun: true, Err: errRemoved}
+
+// endedFailure returns the failure of a call that was not sent before the server's life ended.
+func (s *server) endedFailure() *transport.Failure {
+	if context.Cause(s.life) == errRemoved {
+		return errReconfigured
+	}
+	return shutdownFailure(transport.ErrClosed)
+}
 
 // beginCall counts a call as in flight and returns true. If the server is being removed, it counts nothing and returns
 // false. After true, endCall must be called.

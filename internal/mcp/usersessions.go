@@ -62,7 +62,7 @@ func (u *userSessions) acquireSession(user auth.Identity) (*userSession, *transp
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
-		return nil, shutdownFailure(transport.ErrClosed)
+		return nil, u.server.endedFailure()
 	}
 	acquired, err := u.sessions.Acquire(key, func() *userSession {
 		created := &userSession{key: key}
