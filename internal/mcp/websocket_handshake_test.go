@@ -217,3 +217,17 @@ func TestWebSocketServerThatHangsUpAtDiscover(t *testing.T) {
 		t.Errorf("%v after %d sockets, want 3 and no error", err, s.dials.Load())
 	}
 }
+
+// The state does not speak of a session if the server closed the connection before it had one.
+func TestWebSocketServerThatClosesAtOnce(t *testing.T) {
+	c := newClient(t, Options{}, wsServerConfig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if conn, err := websocket.Accept(w, r, nil); err == nil {
+			_ = conn.Close(websocket.StatusNormalClosure, "")
+		}
+	})))
+	c.Tools(t.Context())
+	// What the reason is depends on whether initialize was sent before the end.
+	if got := c.Servers()[0].Reason; got == "" || strings.Contains(got, "session") {
+		t.Errorf("got the reason %q, want one without a session", got)
+	}
+}

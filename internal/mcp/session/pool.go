@@ -145,11 +145,14 @@ func handshakeFailure(request *Request, err error) *transport.Failure {
 	} else if !isFailure {
 		failure = transport.BadReply("the handshake failed", err)
 	}
+	if !failure.Lost {
+		return failure
+	}
 	// No session could be lost yet, so the reason is what ended the connection.
-	if cause, ok := errors.AsType[*transport.Failure](failure.Err); ok && failure.Lost {
+	if cause, ok := errors.AsType[*transport.Failure](failure.Err); ok {
 		return cause
 	}
-	return failure
+	return &transport.Failure{Kind: transport.Unavailable, Public: "it closed the connection", NotRun: true, Err: failure.Err}
 }
 
 // failHandshake ends the handshake of session, which failed or panicked. request is the handshake's Request. GetSession
