@@ -90,7 +90,7 @@ func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 		"500":           {reply(500, jsonType, ""), 0},
 		"HTML":          {reply(200, "text/html", "hello"), 0},
 		"end of stream": {reply(200, eventStream, ": hello\n\n"), 0},
-		"garbage event": {reply(200, eventStream, "data: {\"jsonrpc\n\n"), 1},
+		"garbage event": {reply(200, eventStream, "data: {\n\n"), 1},
 		"answered":      {func(r *http.Request) (*http.Response, error) { return nil, nil }, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {

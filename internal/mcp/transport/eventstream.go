@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -128,11 +129,13 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, size int, _
 	}
 }
 
-// resemblesMessage reports whether data, an event that does not decode, may be a JSON-RPC message all the same, such as
-// a damaged answer.
+// resemblesMessage reports whether data, an event that does not decode, may be a JSON-RPC message all the same: damaged
+// JSON, or JSON with one of the members of a message.
 func resemblesMessage(data []byte) bool {
-	isPart := func(member string) bool { return bytes.Contains(data, []byte(member)) }
-	return slices.ContainsFunc([]string{`"jsonrpc`, `"result"`, `"error"`}, isPart)
+	isContainer := bytes.HasPrefix(data, []byte("{")) || bytes.HasPrefix(data, []byte("["))
+	hasMember := func(name string) bool { return bytes.Contains(data, []byte(name)) }
+	members := []string{`"jsonrpc"`, `"result"`, `"error"`}
+	return isContainer && (!json.Valid(data) || slices.ContainsFunc(members, hasMember))
 }
 
 // nextData returns the text of the next message.
