@@ -58,7 +58,7 @@ var (
 	elementType = map[keywordType]keywordType{schemaList: oneSchema, schemaMap: oneSchema, stringList: stringValue, stringListMap: stringList}
 	// typeName maps a kind to its name in error texts.
 	typeName = map[kind]string{
-		null: "null", boolean: "bool", integer: "number", fraction: "fraction", text: "string", array: "array", object: "object",
+		null: "null", boolean: "a bool", integer: "a number", fraction: "a fraction", text: "a string", array: "an array", object: "an object",
 	}
 )
 
@@ -109,7 +109,7 @@ func (c *compiler) checkKeywords(v *value) error {
 			allowed |= boolValue // see bounds
 		}
 		if mismatch := allowed.findMismatch(given); mismatch != nil {
-			return fmt.Errorf("%q in it cannot be a %s", name, typeName[mismatch.kind])
+			return fmt.Errorf("%q in it cannot be %s", name, typeName[mismatch.kind])
 		}
 	}
 	return nil
