@@ -150,13 +150,17 @@ func (e Elicitation) sdkParams() *sdk.ElicitParams {
 	return &sdk.ElicitParams{Mode: ModeForm, Message: e.Message, RequestedSchema: e.Schema}
 }
 
-// newElicitResult converts r from the SDK's type. It drops content unless the user accepted.
+// newElicitResult converts r from the SDK's type. It drops content unless the user accepted. An action that MCP does not
+// define becomes ActionCancel, because the user has not decided.
 func newElicitResult(r *sdk.ElicitResult) ElicitResult {
-	a := ElicitResult{Action: r.Action}
-	if r.Action == ActionAccept && r.Content != nil {
-		a.Content, _ = json.Marshal(r.Content) // cannot fail: the SDK decoded it from JSON
+	switch {
+	case r.Action == ActionAccept && r.Content != nil:
+		content, _ := json.Marshal(r.Content) // cannot fail: the SDK decoded it from JSON
+		return ElicitResult{Action: ActionAccept, Content: content}
+	case r.Action == ActionAccept, r.Action == ActionDecline:
+		return ElicitResult{Action: r.Action}
 	}
-	return a
+	return ElicitResult{Action: ActionCancel}
 }
 
 // Elicit asks the client's user and waits for the answer, which it does not check against e.Schema. It returns an error
