@@ -251,16 +251,14 @@ func (c *httpConn) sessionLost() bool { return c.SessionID() != "" && c.session.
 // AnswerTooLarge, and the TCP connection is not used again.
 func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {
 	defer resp.Body.Close()
-	var body bytes.Buffer
-	// Allocate no large buffer before the bytes arrive: Content-Length is only the server's claim.
-	body.Grow(int(min(max(resp.ContentLength, 0), maxRefusal)) + bytes.MinRead)
-	if _, err := body.ReadFrom(io.LimitReader(resp.Body, int64(limit)+1)); err != nil {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(limit)+1))
+	if err != nil {
 		return nil, unansweredFailure(err)
 	}
-	if body.Len() > limit {
+	if len(body) > limit {
 		return nil, AnswerTooLarge(limit)
 	}
-	return body.Bytes(), nil
+	return body, nil
 }
 
 // decodeAnswer decodes data, the body of a reply, as the answer to the request with this id. Some servers of
