@@ -131,10 +131,11 @@ func CheckEndpoint(name, rawURL string) error {
 	return fmt.Errorf("%s must be https, or http on the loopback address", name)
 }
 
-// IsLoopback reports whether host is localhost or a loopback address. It does not resolve localhost.
+// IsLoopback reports whether host is this machine: localhost or a loopback address. It does not resolve other names,
+// because they could resolve to another address the next time.
 func IsLoopback(host string) bool {
 	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // IsHeaderName reports whether s can be a header's name, which is a token (RFC 9110 section 5.6.2). net/http sends no

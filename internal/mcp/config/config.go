@@ -21,7 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/url"
 	"path"
 	"slices"
@@ -342,7 +341,7 @@ func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 		return fieldErrorf("url", "must not have a fragment")
 	}
 
-	if parsed.Scheme == encrypted || IsLoopback(parsed.Hostname()) {
+	if parsed.Scheme == encrypted || fetch.IsLoopback(parsed.Hostname()) {
 		return nil
 	}
 
@@ -361,13 +360,6 @@ func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 		}
 	}
 	return nil
-}
-
-// IsLoopback reports whether host is this machine: "localhost" or a loopback address. It does not resolve other names,
-// because they could resolve to another address the next time.
-func IsLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // maxResourceURI is the maximum length of a resource's URI in bytes.
