@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -174,12 +175,21 @@ type httpConn struct {
 	closeOnce sync.Once
 	closeErr  error // the result of Close; set in closeOnce
 
-	mu      sync.Mutex // protects the fields below
-	id      string     // the session's id; "" before initialize, and if the server gave none
-	version string     // the protocol version negotiated by initialize; "" before
-	// canSubscribe and announcesTools are capabilities that the server stated in initialize: subscriptions to
-	// resources, and notifications about changes of its tools.
-	canSubscribe, announcesTools bool
+	id          atomic.Value                     // string: the session's id; nil before initialize, "" if the server gave none
+	initialized atomic.Pointer[initializeResult] // nil before initialize
+}
+
+// initializeResult has the members of initialize's result that httpConn uses.
+type initializeResult struct {
+	Version      string `json:"protocolVersion"`
+	Capabilities struct {
+		Resources struct {
+			Subscribe bool `json:"subscribe"`
+		} `json:"resources"`
+		Tools struct {
+			ListChanged bool `json:"listChanged"`
+		} `json:"tools"`
+	} `json:"capabilities"`
 }
 
 // newHTTPConn returns the httpConn of a new session, which Connect sets up.
@@ -199,9 +209,8 @@ func (c *httpConn) Explain(err error) error { return err }
 
 // SessionID implements sdk.Connection. It returns the session's id; "" before initialize, and if the server gave none.
 func (c *httpConn) SessionID() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.id
+	id, _ := c.id.Load().(string)
+	return id
 }
 
 // Read implements sdk.Connection. It returns the next message for the SDK, and io.EOF after Close.

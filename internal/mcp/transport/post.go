@@ -87,9 +87,8 @@ func (c *httpConn) sendRequest(ctx context.Context, roundTrip *RoundTrip, msg *j
 		roundTrip.fail(LostSession(nil))
 		return
 	}
-	hasStandaloneStream := c.session.standalone.Load()
-	if hasStandaloneStream && serverMayAsk(msg.Method) {
-		c.session.inflight.add(roundTrip) // the server may send its requests on that stream
+	if serverMayAsk(msg.Method) {
+		c.session.inflight.add(roundTrip) // the server may send its requests on the standalone stream
 	}
 	r, err := c.newRequest(roundTrip.traceConn(ctx), http.MethodPost, msg)
 	if err != nil {
@@ -128,9 +127,7 @@ func isSuccess(resp *http.Response) bool { return resp.StatusCode >= 200 && resp
 // setSessionID records the id that the server has given to the session; "" if it gave none.
 func (c *httpConn) setSessionID(id string) {
 	c.session.hasID.Store(id != "")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.id = id
+	c.id.Store(id)
 }
 
 // processJSON delivers the answer in resp, a JSON reply to msg, to the SDK. Without a valid answer it fails roundTrip.
@@ -161,28 +158,13 @@ func (c *httpConn) deliverAnswer(ctx context.Context, roundTrip *RoundTrip, msg 
 	_ = c.deliver(ctx, answer) // an error means that the connection was closed
 }
 
-// noteInitialized records the protocol version and the capabilities in result, the result of initialize. If the SDK
-// does not support the version, it records nothing, because the SDK then ends the handshake.
+// noteInitialized records result, the result of initialize. If the SDK does not support the version in it, it records
+// nothing, because the SDK then ends the handshake.
 func (c *httpConn) noteInitialized(result json.RawMessage) {
-	var decoded struct {
-		Version      string `json:"protocolVersion"`
-		Capabilities struct {
-			Resources struct {
-				Subscribe bool `json:"subscribe"`
-			} `json:"resources"`
-			Tools struct {
-				ListChanged bool `json:"listChanged"`
-			} `json:"tools"`
-		} `json:"capabilities"`
+	var decoded initializeResult
+	if json.Unmarshal(result, &decoded) == nil && slices.Contains(sdk.SupportedProtocolVersions(), decoded.Version) {
+		c.initialized.Store(&decoded)
 	}
-	if json.Unmarshal(result, &decoded) != nil || !slices.Contains(sdk.SupportedProtocolVersions(), decoded.Version) {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.version = decoded.Version
-	c.canSubscribe = decoded.Capabilities.Resources.Subscribe
-	c.announcesTools = decoded.Capabilities.Tools.ListChanged
 }
 
 // processRefusal processes resp, a reply to msg with a status other than 2xx. It fails roundTrip with a failure that is
@@ -349,13 +331,10 @@ func (c *httpConn) versionOf(msg *jsonrpc.Request) string {
 		_ = json.Unmarshal(msg.Params, &params) // cannot fail: the SDK has written the params
 		return params.Meta.Version
 	}
-	c.mu.Lock()
-	version := c.version
-	c.mu.Unlock()
-	if version == "" { // no initialize in this session, or not yet
-		return c.session.Protocol()
+	if initialized := c.initialized.Load(); initialized != nil {
+		return initialized.Version
 	}
-	return version
+	return c.session.Protocol() // no initialize in this session, or not yet
 }
 
 // addRoutingHeaders adds the headers by which proxies route requests (2026-07-28 basic/transports, SEP-2243): msg's

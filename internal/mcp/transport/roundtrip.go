@@ -296,7 +296,7 @@ func (r *RoundTrip) streamClosed() {
 func (r *RoundTrip) Finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.Session != nil && r.Session.standalone.Load() {
+	if r.Session != nil {
 		isAbandoned := r.sent.Load() && !r.answered.Load()
 		r.Session.inflight.remove(r, isAbandoned)
 	}

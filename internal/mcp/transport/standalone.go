@@ -50,7 +50,6 @@ const noTimeout = 0
 // stream is open. It does not wait longer, because some servers send the reply's headers only with the first event.
 func (c *httpConn) openStandaloneStream() {
 	carriesRequests := c.StandaloneStream != nil || c.Sampling
-	c.session.standalone.Store(true)
 	c.session.asksOnStandalone.Store(carriesRequests)
 	s := &standaloneStream{conn: c}
 	headerTimeout := changesWait
@@ -67,13 +66,15 @@ func (c *httpConn) openStandaloneStream() {
 // wantsStandaloneStream reports whether the session should have a standalone stream, as HTTPConfig.StandaloneStream
 // says. Call it after initialize.
 func (c *httpConn) wantsStandaloneStream() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.StandaloneStream != nil {
+	initialized := c.initialized.Load()
+	switch {
+	case c.StandaloneStream != nil:
 		return *c.StandaloneStream
+	case initialized == nil:
+		return c.Sampling
 	}
-	forResources := c.WatchResources && c.canSubscribe
-	forTools := c.session.WatchTools && c.announcesTools
+	forResources := c.WatchResources && initialized.Capabilities.Resources.Subscribe
+	forTools := c.session.WatchTools && initialized.Capabilities.Tools.ListChanged
 	return forResources || forTools || c.Sampling
 }
 
