@@ -235,9 +235,6 @@ func (s *server) recordList(list toolList, used *session.Session, changes int) {
 // connection.
 func (s *server) recordFailedListing(failure *transport.Failure) {
 	s.markFailed(failure)
-	if failure.Err != nil { // only here, because users may see the state
-		s.log.Debug("attempt to use an MCP server failed", "error", failure.Err)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listFailure = failure.Kind
