@@ -74,9 +74,9 @@ func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error
 	return block, err
 }
 
-// parseMembers decodes the undecoded members, which readBlock has set. A member that is absent or null becomes empty. If a member
-// has the wrong type, or if an image or audio has no data, the block cannot be decoded. parseMembers then clears all
-// fields except raw.
+// parseMembers decodes the undecoded members, which readBlock has set. A member that is absent or null becomes empty.
+// If a member has the wrong type, or if an image or audio has no data, the block cannot be decoded. parseMembers then
+// clears all fields except raw.
 func (b *contentBlock) parseMembers() {
 	blockType, isTypeValid := wire.Text(b.typeJSON)
 	isValid := false

@@ -48,8 +48,8 @@ func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // sessionRefusals is an http.RoundTripper for servers that refuse the id of a session which they no longer know with
 // 401, 403 (rust-sdk#689, mcp-proxy#108) or 409. It replaces these by 404, the status that MCP demands (2025-11-25
-// basic/transports, "Session Management"). It does so before a Sender takes the refusal for one of the token: with
-// another token the session would be refused as well, and a user would sign in in vain.
+// basic/transports, "Session Management"). It does so before a Sender takes the refusal for one of the token: the server
+// would refuse the session with another token too, also after the user has signed in again.
 type sessionRefusals struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
