@@ -45,7 +45,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/lru": {},
 
-	"answerd/internal/tlsconfig": {},
+	"answerd/internal/tlsconfig": {ours: []string{"auth/fetch"}},
 
 	"answerd/internal/tlsconfig/tlstest": {ours: []string{"tlsconfig"}},
 
