@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strings"
 
 	"answerd/internal/auth/fetch"
 )
@@ -40,16 +39,19 @@ func (c *Client) fetchAuthServer(ctx context.Context, issuer string, configured 
 //
 // The document must name exactly the issuer that was requested (RFC 8414 section 3.3). Otherwise an attacker's
 // document could pass as that of an honest issuer, and its endpoints would get our credentials, codes and refresh
-// tokens (section 6.2). One exception: an issuer that the MCP server names, or that is derived from its URL, may differ
-// by a slash at its end. URL libraries add one, such as pydantic in the metadata of MCP servers in Python. The document
-// is then the right one, since both spellings have the same well-known URL, and its spelling is the issuer.
+// tokens (section 6.2). There are two exceptions. In both, the spelling in the document is the issuer:
+//   - The MCP server may name the issuer with an additional slash at its end, which pydantic adds in servers in Python.
+//     A configured issuer must not have it.
+//   - An issuer at the MCP server's own origin may have one in its document. Servers from before 2025-06-18 write it so,
+//     and their issuer does not come from a document but is derived from the MCP server's URL.
 func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*authServer, error) {
 	var decoded authServerMetadata
 	if json.Unmarshal(body, &decoded) != nil {
 		return nil, fetchErrorf("%s is not the JSON of RFC 8414", issuerMetadata)
 	}
-	hasSameURL := !configured && strings.TrimSuffix(decoded.Issuer, "/") == strings.TrimSuffix(issuer, "/")
-	if decoded.Issuer != issuer && !hasSameURL {
+	isNamedWithSlash := decoded.Issuer+"/" == issuer && !configured
+	isOwnOrigin := decoded.Issuer == issuer+"/" && issuer == origin(c.server)
+	if decoded.Issuer != issuer && !isNamedWithSlash && !isOwnOrigin {
 		return nil, fetchErrorf("%s names another issuer", issuerMetadata)
 	}
 

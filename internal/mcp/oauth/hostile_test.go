@@ -63,6 +63,7 @@ func TestMetadataThatIsHostileIsRefused(t *testing.T) {
 		"must not have a query":                 func(w *fixture) { w.mcp.Metadata["authorization_servers"] = []string{w.as.URL + "?x"} },
 		"answered with too many bytes":          func(w *fixture) { w.mcp.Metadata["x"] = big },
 		"names another issuer":                  func(w *fixture) { w.as.Metadata["issuer"] = thief.URL },
+		"names another issuer (slash)":          func(w *fixture) { w.as.Metadata["issuer"] = w.as.URL + "/" },
 		"names another issuer (path)":           func(w *fixture) { w.as.Metadata["issuer"] = w.as.URL + "/a" },
 		"is not the JSON of RFC 8414":           func(w *fixture) { w.as.Metadata["token_endpoint"] = 7 },
 		"names no token endpoint":               func(w *fixture) { w.as.Metadata["token_endpoint"] = "http://10.0.0.1/token" },
