@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"context"
 	"errors"
 
 	"answerd/internal/mcp/transport"
@@ -14,20 +13,12 @@ var errRemoved = errors.New("the server was removed from the configuration")
 // to another server. Compare it with ==. Client.Call then looks the tool up again.
 var errReconfigured = &transport.Failure{Kind: Unavailable, Public: "it is no longer configured", NotRun: true, Err: errRemoved}
 
-// endedFailure returns the failure of a call that was not sent before the server's life ended.
-func (s *server) endedFailure() *transport.Failure {
-	if context.Cause(s.life) == errRemoved {
-		return errReconfigured
-	}
-	return shutdownFailure(transport.ErrClosed)
-}
-
 // beginCall counts a call as in flight and returns true. If the server is being removed, it counts nothing and returns
 // false. After true, endCall must be called.
 func (d *callDrain) beginCall() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if transport.IsClosed(d.started) {
+	if d.draining {
 		return false
 	}
 	d.inFlight++
@@ -39,7 +30,7 @@ func (d *callDrain) endCall() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.inFlight--
-	if transport.IsClosed(d.started) && d.inFlight == 0 {
+	if d.draining && d.inFlight == 0 {
 		close(d.ended)
 	}
 }
@@ -49,6 +40,7 @@ func (d *callDrain) endCall() {
 func (d *callDrain) start() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.draining = true
 	close(d.started)
 	if d.inFlight == 0 {
 		close(d.ended)

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -53,7 +54,7 @@ const (
 )
 
 // newAcceptedClient returns a client of s whose tools have been accepted; its log goes to log.
-func newAcceptedClient(t *testing.T, s http.Handler, log *syncBuffer) *Client {
+func newAcceptedClient(t *testing.T, s http.Handler, log *logLines) *Client {
 	t.Helper()
 	cfg := config.Server{Name: "a", URL: serveHTTP(t, s).URL, Pin: true}
 	c := newClient(t, Options{Pins: filepath.Join(t.TempDir(), "pins.json"), Logger: slog.New(slog.NewTextHandler(log, nil))}, cfg)
@@ -62,6 +63,24 @@ func newAcceptedClient(t *testing.T, s http.Handler, log *syncBuffer) *Client {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// logLines is a log that can be read.
+type logLines struct {
+	mu sync.Mutex // protects b
+	b  bytes.Buffer
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logLines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), text)
 }
 
 // F22: without a file of accepted definitions a pinned server has no tools; once
@@ -114,7 +133,7 @@ func TestPinnedToolsWaitForAcceptance(t *testing.T) {
 // no call reaches the server, and the log has one line for it.
 func TestChangedDefinitionDisablesTheTool(t *testing.T) {
 	s := newChangingServer(addV1, subTool)
-	log := &syncBuffer{}
+	log := &logLines{}
 	c := newAcceptedClient(t, s, log)
 	if got := log.count("MCP tool disabled"); got != 2 { // before they were accepted
 		t.Errorf("%d lines, want 2", got)
@@ -172,7 +191,7 @@ func TestRestartedServerIsListedBeforeACall(t *testing.T) {
 		return false
 	}
 
-	c := newAcceptedClient(t, s, &syncBuffer{})
+	c := newAcceptedClient(t, s, &logLines{})
 	s.setTools(addV2, subTool)
 	gone.Store(true)
 	_, err := c.Call(t.Context(), Call{Tool: "add"})
@@ -244,7 +263,7 @@ func TestAcceptanceByAnotherProcess(t *testing.T) {
 // The operator sees what changed, line by line, and what is not printable.
 func TestPinChangesAreReadable(t *testing.T) {
 	s := newChangingServer(addV1, subTool)
-	c := newAcceptedClient(t, s, &syncBuffer{})
+	c := newAcceptedClient(t, s, &logLines{})
 	s.setTools(addV2, `{"name":"mul","description":"Multiplies."}`)
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -66,6 +67,7 @@ func TestResumeWaitsForTheEndOfTheLostConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gets atomic.Int64
 		newTransport := func(http.RoundTripper) http.RoundTripper {
+			rest := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
 			var answer *http.Response
 			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				switch {
@@ -75,10 +77,10 @@ func TestResumeWaitsForTheEndOfTheLostConnection(t *testing.T) {
 					body, err := io.ReadAll(answer.Body)
 					return newReply(r, http.StatusOK, eventStream, "data: "+string(body)+"\n\n"), err
 				case r.Method == http.MethodPost && strings.Contains(peekBody(r), `"tools/call"`):
-					answer, _ = okServer.RoundTrip(r)
+					answer, _ = rest.RoundTrip(r)
 					return newReply(r, http.StatusOK, eventStream, "id: 7\n\n"), nil
 				}
-				return okServer.RoundTrip(r)
+				return rest.RoundTrip(r)
 			})
 		}
 		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost"})
@@ -218,15 +220,23 @@ func TestResumeRepeatsTheEventThatWasCut(t *testing.T) {
 // a GET could open a stream of an earlier version that never has its answer.
 func TestStreamOfAStatelessServerIsNotResumed(t *testing.T) {
 	t.Parallel()
-	s := &scriptedServer{stateless: true}
-	s.before = func(_ http.ResponseWriter, r *http.Request) bool {
+	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			t.Error("got a GET, want none")
+			return
 		}
-		return false
-	}
-	s.call = func(w http.ResponseWriter, _ *http.Request, _ message) { startEventStream(w)("id: 7\nretry: 1\n\n") }
-	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
+		var m message
+		_ = json.NewDecoder(r.Body).Decode(&m)
+		switch m.Method {
+		case methodDiscover:
+			replyJSON(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+		case "tools/list":
+			replyJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+		case methodCall:
+			startEventStream(w)("id: 7\nretry: 1\n\n")
+		}
+	}))
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := mustFail(t, err); e.Kind != UnknownOutcome {
 		t.Errorf("got %v, want Kind UnknownOutcome", e)

@@ -28,8 +28,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"answerd/internal/auth/fetch"
 )
 
 // maxFile is the maximum size of a file in bytes. The roots of a whole system take about 300 KiB.
@@ -270,7 +268,7 @@ func (s *Source) Transport(t *http.Transport) *Transport { return &Transport{sou
 // Client returns an HTTP client with its own connections, which uses the proxies of the environment. It keeps up to 8
 // idle connections per host, because it is meant for a single host, such as an identity provider.
 func (s *Source) Client() *http.Client {
-	transport := fetch.NewTransport()
+	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 8
 	return &http.Client{Transport: s.Transport(transport)}
 }

@@ -60,7 +60,7 @@ var (
 )
 
 // lookupVariable returns the value of ${inside}, for all forms that expandVariables lists. It returns an error if an
-// environment variable has neither a value nor a default, except in a disabled server (reportMissing).
+// environment variable has neither a value nor a default.
 func (r *fileReader) lookupVariable(inside string) (string, error) {
 	switch inside {
 	case "/", "pathSeparator":
@@ -86,10 +86,7 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 	}
 	if file, ok := strings.CutPrefix(inside, "file:"); ok {
 		text, err := readText(file, r.getenv)
-		if err != nil {
-			return "", r.reportMissing(err)
-		}
-		return strings.TrimSpace(text), nil
+		return strings.TrimSpace(text), err
 	}
 	name, fallback, hasFallback := strings.Cut(strings.TrimPrefix(inside, "env:"), ":-")
 	if !variableName.MatchString(name) {
@@ -101,7 +98,7 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 	case value != "":
 		return value, nil
 	case !hasFallback:
-		return "", r.reportMissing(fmt.Errorf("needs the environment variable %s, which is not set", name))
+		return "", fmt.Errorf("needs the environment variable %s, which is not set", name)
 	}
 	return fallback, nil
 }

@@ -78,7 +78,6 @@ func (u *userTokens) authorize(ctx context.Context, waiter string) (*Authorizati
 		return nil, err
 	}
 	defer u.authorizeLock.release()
-	u.dropUnansweredClient(ctx)
 	g, err := u.discover(ctx)
 	if err != nil {
 		u.c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
@@ -216,19 +215,16 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 }
 
 // canReuse reports whether the stored authorization a gives what fresh would give. a must be pending at the same
-// issuer, with all of fresh's scopes and a client that can still be used. It must leave the user enough time, and the
-// waiters of both must not exceed maxWaiters.
+// issuer, with all of fresh's scopes and a client that can still be used. It must leave the user at least half of
+// signInTimeout, and the waiters of both must not exceed maxWaiters.
 func (c *Client) canReuse(a, fresh *storedAuthorization) bool {
+	now := c.store.Now()
 	givesAll := a.Server.Issuer == fresh.Server.Issuer && isSubset(fresh.Scopes, a.Scopes)
+	leavesTime := now.Add(signInTimeout / 2).Before(a.Expires)
 	fitsWaiters := len(a.Waiters)+len(fresh.Waiters) <= maxWaiters
 	// Another process may have registered the client.
-	hasClient := a.Client.ID == fresh.Client.ID || c.store.Now().Before(a.Client.Expires)
-	return a.Status == statusPending && givesAll && c.leavesTime(a) && fitsWaiters && hasClient
-}
-
-// leavesTime reports whether the user has at least half of signInTimeout left for the stored authorization a.
-func (c *Client) leavesTime(a *storedAuthorization) bool {
-	return c.store.Now().Add(signInTimeout / 2).Before(a.Expires)
+	hasClient := a.Client.ID == fresh.Client.ID || now.Before(a.Client.Expires)
+	return a.Status == statusPending && givesAll && leavesTime && fitsWaiters && hasClient
 }
 
 // toAuthorization converts a stored authorization to what Authorize returns.
@@ -426,7 +422,7 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 		"code_verifier": {stored.Verifier},
 	})
 	if err != nil {
-		if isClientRefused(err) {
+		if refusalCode(err) == codeInvalidClient {
 			c.discovery.forgetClient(ctx, g)
 		}
 		return err
@@ -437,8 +433,7 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 	if g.refresh.IsZero() {
 		g.token.Lifetime = lifetimeWithoutRefresh(reply.Token)
 	}
-	_, err = tokens.replaceGrant(ctx, g)
-	return err
+	return tokens.replaceGrant(ctx, g)
 }
 
 // checkResponse returns the authorization code in query, the parameters of the response to the authorization request

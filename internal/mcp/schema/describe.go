@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"answerd/internal/mcp/wire"
 )
@@ -88,7 +89,12 @@ func countOf(n int, noun string) string {
 // the first n bytes, followed by "…" if s is longer. The result is valid UTF-8, and has a space in place of each
 // control character.
 func printable(s string, n int) string {
-	short := wire.Printable(wire.Truncate(s, n), n)
+	short := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(wire.Truncate(s, n), ""))
 	if len(s) > n {
 		return short + "…"
 	}

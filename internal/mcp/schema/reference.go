@@ -62,7 +62,7 @@ func (c *compiler) indexIDs(v *value, base *url.URL) error {
 		}
 	}
 	c.indexReferences(v, base)
-	for subschema := range v.subschemas(nil) {
+	for _, subschema := range subschemas(v) {
 		if err := c.indexIDs(subschema, base); err != nil {
 			return err
 		}

@@ -3,7 +3,6 @@ package transport
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http/httptrace"
@@ -201,7 +200,7 @@ func (r *RoundTrip) acceptAnswer(answer *jsonrpc.Response) *Failure {
 }
 
 // lostSessionCodes are the codes of JSON-RPC errors with which servers say that a session is gone.
-var lostSessionCodes = []int64{32600, -32600, -32000, -32001, -32002}
+var lostSessionCodes = []int64{32600, -32600, -32000, -32001}
 
 // meansLostSession reports whether e says that the session is gone, with one of the codes and texts that servers use
 // for that. The code alone is not enough, because tools use the same codes for their own errors.
@@ -209,14 +208,9 @@ func meansLostSession(e *jsonrpc.Error) bool {
 	if !slices.Contains(lostSessionCodes, e.Code) {
 		return false
 	}
-	return namesLostSession(e.Message)
-}
-
-// namesLostSession reports whether text, which a server has sent with a refusal, says that a session is gone.
-func namesLostSession(text string) bool {
-	lower := strings.ToLower(text)
-	phrases := []string{"session terminated", "session not found", "no valid session", "mcp-session-id", "server not initialized"}
-	return slices.ContainsFunc(phrases, func(phrase string) bool { return strings.Contains(lower, phrase) })
+	message := strings.ToLower(e.Message)
+	texts := []string{"session terminated", "session not found", "no valid session", "mcp-session-id"}
+	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
 }
 
 // failureWithoutReply returns the failure of an HTTP request, sent with traceConn, that ended with err and no reply.
@@ -247,11 +241,7 @@ func (r *RoundTrip) Failure(err error) *Failure {
 		return LostSession(err)
 	case r.answered.Load():
 		// The SDK could not decode the result.
-		what := "it does not decode"
-		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
-			what = fmt.Sprintf("%.80q in it has the wrong type", wrong.Field)
-		}
-		return BadReply(what, err)
+		return BadReply("it does not decode", err)
 	}
 	return &Failure{Kind: UnknownOutcome, Public: "the session ended before its answer", Err: err}
 }
@@ -296,7 +286,7 @@ func (r *RoundTrip) streamClosed() {
 func (r *RoundTrip) Finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.Session != nil {
+	if r.Session != nil && r.Session.standalone.Load() {
 		isAbandoned := r.sent.Load() && !r.answered.Load()
 		r.Session.inflight.remove(r, isAbandoned)
 	}
