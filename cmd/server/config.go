@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -331,14 +332,15 @@ func fileReason(err error) string {
 	return err.Error()
 }
 
-// parseFile reads the file at path and parses it with parse. name is the setting that has the path as its value. Every
-// error, from reading or from parse, is a *configError for that setting.
+// parseFile reads the file at path and parses it with parse, without the byte order mark that editors on Windows write.
+// name is the setting that has the path as its value. Every error, from reading or from parse, is a *configError for
+// that setting.
 func parseFile[T any](name, path string, parse func([]byte) (T, error)) (parsed T, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return parsed, &configError{name, "cannot be read: " + fileReason(err)}
 	}
-	if parsed, err = parse(data); err != nil {
+	if parsed, err = parse(bytes.TrimPrefix(data, []byte("\ufeff"))); err != nil {
 		return parsed, &configError{name, err.Error()}
 	}
 	return parsed, nil

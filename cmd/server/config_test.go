@@ -371,3 +371,13 @@ func FuzzSettingsWithUnits(f *testing.F) {
 		}
 	})
 }
+
+// TestFilesMayBeginWithAByteOrderMark reads files as editors on Windows save them (RFC 8259 section 8.1).
+func TestFilesMayBeginWithAByteOrderMark(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.json")
+	writeFile(t, path, "\ufeff"+`{"rules": [{"subjects": ["ann"]}]}`)
+	rules, err := readRules(config{AuthRulesFile: path})
+	if err != nil || len(rules) != 1 {
+		t.Errorf("readRules = %v, %v, want one rule", rules, err)
+	}
+}

@@ -160,7 +160,7 @@ var symptoms = map[string]symptom{
 	"PUBLIC_URL:":                                                       startFails("PUBLIC_URL", "answerd.example.com"),
 	"needs the environment variable":                                    mcpFile(`{"mcpServers": {"a": {"url": "https://a.example.com/mcp", "bearerToken": "${NOPE}"}}}`),
 	"MCP_CONFIG_PATH: cannot be read":                                   startFails("MCP_CONFIG_PATH", "/nonexistent/mcp.json"),
-	"MCP_CONFIG_PATH: mcp.json: line":                                   mcpFile(`{"mcpServers": {"a": {"url": "https://a.example.com/mcp",}}}`),
+	"MCP_CONFIG_PATH: mcp.json: line":                                   mcpFile(`{"mcpServers": {"a": {"type": "http" "url": "https://a.example.com/mcp"}}}`),
 	"auth: type jwt needs ENABLE_JWT_TOKEN=true":                        mcpFile(`{"mcpServers": {"a": {"url": "https://a.example.com/mcp", "auth": {"type": "jwt"}}}}`),
 
 	"connection refused":       checkPrints("LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "m"),

@@ -204,6 +204,7 @@ func TestMCPElicitsInput(t *testing.T) {
 		"approval dismissed": {echo, chooseAction("cancel"), `"approved":false,"reason":"The question was dismissed."`},
 		"form filled in":     {form, acceptWith(map[string]any{"people": 3}), `\"people\":3`},
 		"form declined":      {form, chooseAction("decline"), `"action":"decline"`},
+		"an unknown action":  {form, chooseAction("later"), `"action":"cancel"`},
 		"form dismissed":     {form, chooseAction("cancel"), `"action":"cancel"`},
 	} {
 		for _, version := range []string{protocolVersions[0], protocolVersions[1]} {

@@ -24,8 +24,11 @@ import (
 
 // message is a JSON-RPC message, as a host reads it.
 type message struct {
+	ID     json.RawMessage
 	Method string
 	Params struct {
+		RequestedSchema json.RawMessage
+
 		Message string
 		Mode    string
 		Level   string
@@ -255,6 +258,24 @@ func TestMCPAsksAgainAfterInvalidContent(t *testing.T) {
 	}
 	if m.Result.StructuredContent.Answer != "Well." {
 		t.Errorf("result %+v, want Result.StructuredContent.Answer Well.", m)
+	}
+}
+
+// In a session, the SDK must not end the elicitation because the content does not match the form.
+func TestMCPAsksAgainInTheSameCall(t *testing.T) {
+	t.Parallel()
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`}), llmtest.Says("Well.")), nil, nil)
+	header := s.startSession(t)
+	c := newMessageStream(t, s.postMCP(boundedContext(t), t, "tools/call", sessionCallParams, header...))
+	asked := ""
+	for _, content := range []string{`{"people":"many"}`, `{"people":3}`} {
+		q := c.readUntil(func(m message) bool { return m.Method == "elicitation/create" })
+		asked += q.Params.Message + string(q.Params.RequestedSchema)
+		answer := `{"jsonrpc":"2.0","id":` + string(q.ID) + `,"result":{"action":"accept","content":` + content + `}}`
+		s.do(t, "POST", "/mcp", answer, append([]string{"Accept", "application/json, text/event-stream"}, header...)...)
+	}
+	if last := c.readResult(); last.Result.StructuredContent.Answer != "Well." || !strings.Contains(asked, "/people") || strings.Count(asked, `"people":{`) != 2 {
+		t.Errorf(`asked %s, result %+v, want a second form that names /people, and Answer "Well."`, asked, last)
 	}
 }
 

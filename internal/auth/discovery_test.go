@@ -85,6 +85,10 @@ func TestMetadataIsFoundBesideAWebApplication(t *testing.T) {
 	page := func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("<!doctype html>\n<title>Sign in</title>"))
 	}
+	largePage := func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write(make([]byte, 300<<10)) // more than a document may have
+	}
 	login := func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) }
 	for name, c := range map[string]struct {
 		other http.HandlerFunc // of all other paths
@@ -92,6 +96,7 @@ func TestMetadataIsFoundBesideAWebApplication(t *testing.T) {
 		err   string           // "" if the keys are found
 	}{
 		"page":                  {page, openID, ""},
+		"large page with 404":   {largePage, openID, ""},
 		"redirect":              {login, openID, ""},
 		"page, no metadata":     {page, "/nowhere", "is not JSON"},
 		"redirect, no metadata": {login, "/nowhere", "redirect"},

@@ -45,7 +45,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/lru": {},
 
-	"answerd/internal/tlsconfig": {},
+	"answerd/internal/tlsconfig": {ours: []string{"auth/fetch"}},
 
 	"answerd/internal/tlsconfig/tlstest": {ours: []string{"tlsconfig"}},
 
@@ -83,8 +83,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp": {ours: []string{"auth", "auth/fetch", "auth/sealed", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/limiter", "mcp/oauth", "mcp/schema", "mcp/session", "mcp/transport", "mcp/wire", "tlsconfig", "values"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 
-	// session takes from config only what a loopback address is.
-	"answerd/internal/mcp/session": {ours: []string{"mcp/config", "mcp/content", "mcp/schema", "mcp/transport", "mcp/wire"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
+	"answerd/internal/mcp/session": {ours: []string{"auth/fetch", "mcp/content", "mcp/schema", "mcp/transport", "mcp/wire"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 
 	"answerd/internal/mcp/config": {ours: []string{"auth", "auth/fetch", "auth/token", "mcp/oauth", "tlsconfig"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 

@@ -124,30 +124,6 @@ func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 	}
 }
 
-// recordedLog records the lines of a log.
-type recordedLog struct {
-	mu  sync.Mutex
-	all []string
-}
-
-func (l *recordedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = append(l.all, string(p))
-	return len(p), nil
-}
-
-func (l *recordedLog) countLinesWith(text string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, line := range l.all {
-		if strings.Contains(line, text) {
-			n++
-		}
-	}
-	return n
-}
-
 // F21: a tool whose schema cannot be used stays usable: its arguments are checked for
 // being an object, which is said once in the log, and in the list.
 func TestToolWithABadSchemaStaysUsable(t *testing.T) {
@@ -162,7 +138,7 @@ func TestToolWithABadSchemaStaysUsable(t *testing.T) {
 	}
 
 	s, calls := countCallsOf(scriptWithTools(list...))
-	log := &recordedLog{}
+	log := &syncBuffer{}
 
 	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	for _, tool := range c.Tools(t.Context()) {
@@ -179,7 +155,7 @@ func TestToolWithABadSchemaStaysUsable(t *testing.T) {
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if n := log.countLinesWith("MCP tool not checked"); n != len(bad) || int(calls.Load()) != len(bad) {
+	if n := log.count("MCP tool not checked"); n != len(bad) || int(calls.Load()) != len(bad) {
 		t.Errorf("said %d times, %d calls, want %d and %d", n, calls.Load(), len(bad), len(bad))
 	}
 }
@@ -201,7 +177,7 @@ func TestResultThatViolatesItsSchemaIsDeliveredAndReported(t *testing.T) {
 
 	s := scriptWithTools(list...)
 	s.call = func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, results[m.Params.Name]) }
-	log := &recordedLog{}
+	log := &syncBuffer{}
 	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 
@@ -221,8 +197,8 @@ func TestResultThatViolatesItsSchemaIsDeliveredAndReported(t *testing.T) {
 		}
 	}
 
-	if log.countLinesWith("MCP result does not fit the tool's output schema") != 2 || log.countLinesWith("sesame") != 0 {
-		t.Errorf("log %q, want 2 results that do not fit, and no sesame", log.all)
+	if log.count("MCP result does not fit the tool's output schema") != 2 || log.count("sesame") != 0 {
+		t.Errorf("log %q, want 2 results that do not fit, and no sesame", log)
 	}
 }
 

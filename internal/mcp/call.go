@@ -199,7 +199,7 @@ func (s *server) waitForPermit(ctx context.Context, permit *limiter.Ticket) *tra
 	case <-s.drain.started:
 		return errReconfigured
 	case <-s.life.Done():
-		return shutdownFailure(transport.ErrClosed)
+		return s.endedFailure()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -258,3 +259,27 @@ func (f fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp.Body = io.NopCloser(strings.NewReader(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)))
 	return resp, nil
 }
+
+// okServer is a server whose calls succeed.
+var okServer = fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
+
+// failIf returns a transport to okServer. The requests for which fails returns true end with the error of fail instead.
+func failIf(fails func(*http.Request) bool, fail func(*http.Request) error) func(http.RoundTripper) http.RoundTripper {
+	return func(http.RoundTripper) http.RoundTripper {
+		return roundTripFunc(func(r *http.Request) (*http.Response, error) {
+			if fails(r) {
+				return nil, fail(r)
+			}
+			return okServer.RoundTrip(r)
+		})
+	}
+}
+
+// hang is the error of a request that the server accepts and does not answer.
+func hang(r *http.Request) error {
+	<-r.Context().Done()
+	return r.Context().Err()
+}
+
+// refuse is the error of a request to a server that accepts no connections.
+func refuse(*http.Request) error { return syscall.ECONNREFUSED }

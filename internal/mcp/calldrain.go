@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"errors"
 
 	"answerd/internal/mcp/transport"
@@ -13,12 +14,20 @@ var errRemoved = errors.New("the server was removed from the configuration")
 // to another server. Compare it with ==. Client.Call then looks the tool up again.
 var errReconfigured = &transport.Failure{Kind: Unavailable, Public: "it is no longer configured", NotRun: true, Err: errRemoved}
 
+// endedFailure returns the failure of a call that was not sent before the server's life ended.
+func (s *server) endedFailure() *transport.Failure {
+	if context.Cause(s.life) == errRemoved {
+		return errReconfigured
+	}
+	return shutdownFailure(transport.ErrClosed)
+}
+
 // beginCall counts a call as in flight and returns true. If the server is being removed, it counts nothing and returns
 // false. After true, endCall must be called.
 func (d *callDrain) beginCall() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.draining {
+	if transport.IsClosed(d.started) {
 		return false
 	}
 	d.inFlight++
@@ -30,7 +39,7 @@ func (d *callDrain) endCall() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.inFlight--
-	if d.draining && d.inFlight == 0 {
+	if transport.IsClosed(d.started) && d.inFlight == 0 {
 		close(d.ended)
 	}
 }
@@ -40,7 +49,6 @@ func (d *callDrain) endCall() {
 func (d *callDrain) start() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.draining = true
 	close(d.started)
 	if d.inFlight == 0 {
 		close(d.ended)

@@ -77,7 +77,6 @@ func New(servers []config.Server, opts Options) (*Client, error) {
 		opts:      opts,
 		log:       opts.Logger,
 		catalog:   catalog.New(opts.Logger),
-		ready:     make(chan struct{}),
 		createdAt: time.Now(),
 	}
 	client.life, client.cancel = context.WithCancelCause(context.Background())
@@ -91,7 +90,9 @@ func New(servers []config.Server, opts Options) (*Client, error) {
 // 10 s after New on, Ready always returns true, because a child process may take longer than that to start. It stays
 // true when Reload adds servers.
 func (c *Client) Ready() bool {
-	return transport.IsClosed(c.ready) || time.Since(c.createdAt) >= session.HandshakeTimeout
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.everTried || time.Since(c.createdAt) >= session.HandshakeTimeout
 }
 
 // Tools returns the tools to offer to a model, ordered by server as in the configuration, then by name. The slice is

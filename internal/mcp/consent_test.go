@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +26,7 @@ type consentFixture struct {
 	t   *testing.T
 	as  *oauthtest.Server
 	mcp *oauthtest.Resource
-	log *lockedWriter
-	buf *bytes.Buffer
+	log syncBuffer
 	// runs is how often the tool ran.
 	runs atomic.Int64
 	// asked counts the questions to people, and visits their browsers' ways.
@@ -47,24 +45,18 @@ func newConsentFixture(t *testing.T, change func(*config.Server), o *sdk.Streama
 
 func newConsentFixtureAt(t *testing.T, as *oauthtest.Server, change func(*config.Server), o *sdk.StreamableHTTPOptions) *consentFixture {
 	t.Helper()
-	c := &consentFixture{t: t, as: as, buf: &bytes.Buffer{}}
-	c.log = &lockedWriter{&sync.Mutex{}, c.buf}
+	c := &consentFixture{t: t, as: as}
 	server := sdk.NewServer(&sdk.Implementation{Name: "consented", Version: "1"}, nil)
 	addRawTool(server, "who", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		c.runs.Add(1)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Extra.Header.Get("X-Subject")}}}, nil
 	})
 	c.mcp = c.as.Protect(t, streamableHandler(t, server, o))
-	t.Cleanup(func() {
-		for session := range server.Sessions() {
-			_ = session.Close()
-		}
-	})
 	cfg := config.Server{Name: "crm", URL: c.mcp.URL + "/mcp", ToolPrefix: "crm", Auth: config.AuthAuthorizationCode, MaxConcurrentCalls: 4}
 	if change != nil {
 		change(&cfg)
 	}
-	c.Client = newClient(t, Options{RedirectURL: redirectURL, Logger: textLog(c.log)}, cfg)
+	c.Client = newClient(t, Options{RedirectURL: redirectURL, Logger: textLog(&c.log)}, cfg)
 	return c
 }
 
@@ -121,7 +113,7 @@ func (c *consentFixture) signIn(name string) {
 		c.t.Fatalf("tools %q, %+v, want crm_sign_in", got, c.Servers())
 	}
 	if got, err := c.callAs("crm_sign_in", name); err != nil || !strings.HasSuffix(got, "from the next question on: crm_who") {
-		c.t.Fatalf("call as %q, %v\n%s, want it to end in \"from the next question on: crm_who\", no error", got, err, c.buf)
+		c.t.Fatalf("call as %q, %v\n%s, want it to end in \"from the next question on: crm_who\", no error", got, err, &c.log)
 	}
 	if got := namesOf(c.ToolsFor(c.t.Context(), callerNamed(name))); got != "crm_who" {
 		c.t.Fatalf("tools %q, want crm_who", got)
@@ -352,7 +344,7 @@ func TestRevokedConsent(t *testing.T) {
 	}
 
 	// S2.2
-	if text := c.buf.String(); strings.Contains(text, "canary") || strings.Contains(text, "code-") || strings.Contains(text, "state=") {
+	if text := c.log.String(); strings.Contains(text, "canary") || strings.Contains(text, "code-") || strings.Contains(text, "state=") {
 		t.Errorf("the log has %s, want text without canary, text without code-, text without state=", text)
 	}
 }
@@ -402,10 +394,10 @@ func TestServiceTokenIsRequestedWhereTheServerSays(t *testing.T) {
 			change(cfg)
 		}, nil)
 		if list := namesOf(c.Tools(t.Context())); list != "crm_who" {
-			t.Errorf("%s: tools %q, %+v\n%s, want crm_who", name, list, c.Servers(), c.buf)
+			t.Errorf("%s: tools %q, %+v\n%s, want crm_who", name, list, c.Servers(), &c.log)
 		}
 		if got, err := c.callAs("crm_who", "ann"); err != nil || got != "service" {
-			t.Errorf("%s: %q, %v\n%s, want service and no error", name, got, err, c.buf)
+			t.Errorf("%s: %q, %v\n%s, want service and no error", name, got, err, &c.log)
 		}
 	}
 }
@@ -446,7 +438,7 @@ func TestEnterpriseCallersShareNothing(t *testing.T) {
 		for _, who := range []string{"ann", "bob"} {
 			c.ToolsFor(t.Context(), callerNamed(who))
 			if got, err := c.callAs("crm_who", who); err != nil || got != who {
-				t.Errorf("%s called as %q, %v\n%s, want %q and no error", who, got, err, c.buf, who)
+				t.Errorf("%s called as %q, %v\n%s, want %q and no error", who, got, err, &c.log, who)
 			}
 		}
 	}

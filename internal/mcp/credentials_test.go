@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -253,9 +252,8 @@ func TestQueryAndContext(t *testing.T) {
 // Neither the log nor an error that a caller sees holds a token, a session id, a
 // configured secret, or what a server wrote.
 func TestSecretsAreNotInLogsAndMessages(t *testing.T) {
-	var log bytes.Buffer
-	var mu sync.Mutex
-	logger := slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	var log syncBuffer
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))
 
 	s := &scriptedServer{
 		call: func(w http.ResponseWriter, r *http.Request, _ message) {
@@ -275,10 +273,7 @@ func TestSecretsAreNotInLogsAndMessages(t *testing.T) {
 		Headers: map[string]auth.Secret{"X-Key": auth.NewSecret("header-secret")},
 	}, config.Server{Name: "b", URL: serveHTTP(t, s).URL, BearerToken: auth.NewSecret("token-own")})
 	_, err := c.Call(t.Context(), Call{Tool: "t", Context: map[string]string{"id": "context-secret"}})
-	all := mustFail(t, err).Message + fmt.Sprint(c.Servers()) + fmt.Sprintf("%+v", c.Tools(t.Context()))
-	mu.Lock()
-	all += log.String()
-	mu.Unlock()
+	all := mustFail(t, err).Message + fmt.Sprint(c.Servers()) + fmt.Sprintf("%+v", c.Tools(t.Context())) + log.String()
 
 	for _, secret := range []string{"token-", "session-1", "session-2", "query-secret", "header-secret", "context-secret", "upstream-body"} {
 		if strings.Contains(all, secret) {
@@ -305,15 +300,4 @@ func TestReplyThatIsNotHTTPIsNotQuoted(t *testing.T) {
 	if text := mustFail(t, err).Error(); strings.Contains(text, "token-own") || strings.Contains(text, "query-secret") {
 		t.Errorf("error %q, want neither the token nor the query of the request", text)
 	}
-}
-
-type lockedWriter struct {
-	mu *sync.Mutex
-	b  *bytes.Buffer
-}
-
-func (l lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
 }

@@ -42,6 +42,7 @@ func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 		RoundTripper:     roundTripper,
 		StandaloneStream: cfg.StandaloneStream,
 		WatchResources:   len(cfg.Resources) > 0,
+		Sampling:         cfg.Sampling,
 		Logger:           serverLogger(cfg, opts),
 	})
 	d := dialEndpoint(cfg, opts, endpoint, roundTripper.close)
@@ -207,8 +208,8 @@ func newRoundTripper(cfg config.Server, opts Options) (*roundTripper, error) {
 	if cfg.Type == config.TypeWebSocket {
 		base.Scheme = map[string]string{"ws": "http", "wss": "https"}[base.Scheme] // the handshake is an HTTP request
 	}
-	pooled := http.DefaultTransport.(*http.Transport).Clone() // uses proxies from the environment
-	pooled.MaxIdleConns = 0                                   // no limit: all go to one host, whose limit is below
+	pooled := fetch.NewTransport() // uses proxies from the environment
+	pooled.MaxIdleConns = 0        // no limit: all go to one host, whose limit is below
 	// Two per call, because a call may begin while the stream of an earlier call is still being read to its end.
 	pooled.MaxIdleConnsPerHost = max(64, 2*orElse(cfg.MaxConcurrentCalls, limiter.Max))
 	pooled.MaxResponseHeaderBytes = maxResponseHeader

@@ -86,23 +86,23 @@ func TestHeadersGoWithTheCall(t *testing.T) {
 // the call is sent once more with the new headers.
 func TestHeaderMismatchHasTheToolsListedAgain(t *testing.T) {
 	var lists, calls atomic.Int64
-	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var m message
-		_ = json.NewDecoder(r.Body).Decode(&m)
-		switch {
-		case m.Method == methodDiscover:
-			replyJSON(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
-		case m.Method == "tools/list" && lists.Add(1) == 1:
-			replyJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"where","inputSchema":{"type":"object","properties":{"region":{"type":"string"}}}}]}`)
-		case m.Method == "tools/list":
-			replyJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"where","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}]}`)
-		case calls.Add(1) > 0 && r.Header.Get("Mcp-Param-Region") != "eu":
-			rpcErrorReply(http.StatusBadRequest, -32020)(w, r, m)
-		default:
-			replyJSON(w, m.ID, `{"resultType":"complete","content":[]}`)
+	s := &scriptedServer{stateless: true}
+	s.list = func(w http.ResponseWriter, _ *http.Request, m message) {
+		region := `{"type":"string","x-mcp-header":"Region"}`
+		if lists.Add(1) == 1 {
+			region = `{"type":"string"}`
 		}
-	}))
-	client := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		replyJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"where","inputSchema":{"type":"object","properties":{"region":`+region+`}}}]}`)
+	}
+	s.call = func(w http.ResponseWriter, r *http.Request, m message) {
+		calls.Add(1)
+		if r.Header.Get("Mcp-Param-Region") != "eu" {
+			rpcErrorReply(http.StatusBadRequest, -32020)(w, r, m)
+			return
+		}
+		replyJSON(w, m.ID, `{"resultType":"complete","content":[]}`)
+	}
+	client := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	client.Tools(t.Context())
 	if _, err := client.Call(t.Context(), Call{Tool: "where", Args: json.RawMessage(`{"region":"eu"}`)}); err != nil || calls.Load() != 2 {
 		t.Errorf("got %v after %d calls, want success after 2", err, calls.Load())

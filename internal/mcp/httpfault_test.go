@@ -427,8 +427,7 @@ func TestEndlessProgressTimesOut(t *testing.T) {
 		t.Run(fmt.Sprintf("standalone stream %t", standalone), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				newTransport := func(http.RoundTripper) http.RoundTripper {
-					server := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
-					return &endlessProgressServer{fakeServer: server, standalone: standalone}
+					return &endlessProgressServer{standalone: standalone}
 				}
 				c := newClient(t, Options{Transport: newTransport}, config.Server{
 					Name: "a", URL: "http://localhost", Timeout: 2 * time.Second, MaxTime: time.Minute, StandaloneStream: &standalone,
@@ -449,7 +448,6 @@ func TestEndlessProgressTimesOut(t *testing.T) {
 // endlessProgressServer is a server whose tool reports progress each second and never ends. It reports on the call's
 // stream or, with standalone, on the standalone stream.
 type endlessProgressServer struct {
-	fakeServer
 	standalone bool
 	stream     io.Writer // the standalone stream
 }
@@ -466,7 +464,7 @@ func (s *endlessProgressServer) RoundTrip(r *http.Request) (*http.Response, erro
 	}
 	var m message
 	if r.Method != http.MethodPost || json.Unmarshal([]byte(peekBody(r)), &m) != nil || m.Method != "tools/call" {
-		return s.fakeServer.RoundTrip(r)
+		return okServer.RoundTrip(r)
 	}
 	reports := io.Writer(in)
 	if s.standalone {

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -405,12 +404,11 @@ func TestCallWithoutCallersToken(t *testing.T) {
 // A caller whose token the issuer refuses fails alone: the server is as it was, and the
 // next one lists its tools.
 func TestRefusedCallerDoesNotAffectOthers(t *testing.T) {
-	var log bytes.Buffer
-	var mu sync.Mutex
+	var log syncBuffer
 	i := newIAM(t)
 	i.refuse["inbound-eve"] = true
 	g := newProtectedServer(t, i, "")
-	c := newClient(t, Options{Logger: textLog(lockedWriter{&mu, &log})}, i.serverConfig("a", g.URL, config.AuthExchange))
+	c := newClient(t, Options{Logger: textLog(&log)}, i.serverConfig("a", g.URL, config.AuthExchange))
 	if got := c.ToolsFor(t.Context(), callerNamed("eve")); len(got) != 0 {
 		t.Errorf("tools %v, want 0", got)
 	}
@@ -438,9 +436,6 @@ func TestRefusedCallerDoesNotAffectOthers(t *testing.T) {
 	}
 
 	// S2.2: never logged.
-	mu.Lock()
-	defer mu.Unlock()
-
 	for _, secret := range []string{"inbound-", "client-s3cret", "ann|"} {
 		if strings.Contains(log.String()+e.Error(), secret) {
 			t.Errorf("log %s, error %v, want them without %q", log.String(), e, secret)

@@ -120,6 +120,7 @@ func TestListOfToolsIsBounded(t *testing.T) {
 		pages int64
 	}{
 		"new cursors":    {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c%d"}`, toolJSON(int(n)), n) }, 256, 256},
+		"a number":       {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":%d}`, toolJSON(int(n)), n) }, 1, 1},
 		"the same":       {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c"}`, toolJSON(int(n))) }, 2, 2},
 		"back and forth": {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c%d"}`, toolJSON(int(n)), n%2) }, 3, 3},
 		"10,000 tools":   {func(int64) string { return `{"tools":[` + strings.Join(many, ",") + `]}` }, 10000, 1},

@@ -151,10 +151,18 @@ type message struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
 	Params struct {
-		Name string         `json:"name"`
-		Meta map[string]any `json:"_meta"`
+		Name  string         `json:"name"`
+		Meta  map[string]any `json:"_meta"`
+		State string         `json:"requestState"`
 	} `json:"params"`
 }
+
+// Results of the scripted servers.
+const (
+	discoverResult   = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`
+	initializeResult = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`
+	toolsResult      = `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`
+)
 
 // peekBody returns the body of r, which stays readable.
 func peekBody(r *http.Request) string {
@@ -185,9 +193,10 @@ func answersMethod(prefix, result string) func(http.ResponseWriter, *http.Reques
 	}
 }
 
-// scriptedServer is a raw stateful MCP server over HTTP whose tools/call and tools/list
-// misbehave as the test says. Its handshake is that of 2025-11-25.
+// scriptedServer is a raw MCP server over HTTP whose tools/call and tools/list misbehave as the test says. It is
+// stateful, and its handshake is that of 2025-11-25, unless stateless is true.
 type scriptedServer struct {
+	stateless   bool                                              // 2026-07-28
 	list        func(http.ResponseWriter, *http.Request, message) // nil: one tool, "t"
 	call        func(http.ResponseWriter, *http.Request, message)
 	before      func(http.ResponseWriter, *http.Request) bool // true: answered
@@ -218,17 +227,21 @@ func (s *scriptedServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	switch m.Method {
 	case "server/discover":
+		if s.stateless {
+			replyJSON(w, m.ID, discoverResult)
+			return
+		}
 		http.Error(w, "what?", http.StatusBadRequest)
 	case "initialize":
 		s.initializes.Add(1)
 		w.Header().Set(sessionHeader, fmt.Sprintf("session-%d", s.sessions.Add(1)))
-		replyJSON(w, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+		replyJSON(w, m.ID, initializeResult)
 	case "tools/list":
 		if s.list != nil {
 			s.list(w, r, m)
 			return
 		}
-		replyJSON(w, m.ID, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+		replyJSON(w, m.ID, toolsResult)
 	case "tools/call":
 		s.call(w, r, m)
 	default:

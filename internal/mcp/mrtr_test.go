@@ -21,30 +21,10 @@ type mrtrRequest struct{ id, state string }
 // newUnfinishingServer returns a server of 2026-07-28 that answers the n-th request of a call, from 1,
 // with that result.
 func newUnfinishingServer(result func(n int) string, rounds chan mrtrRequest) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var m struct {
-			ID     json.RawMessage `json:"id"`
-			Method string          `json:"method"`
-			Params struct {
-				State string `json:"requestState"`
-			} `json:"params"`
-		}
-		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		switch m.Method {
-		case "server/discover":
-			replyJSON(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
-		case "tools/list":
-			replyJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
-		case "tools/call":
-			rounds <- mrtrRequest{string(m.ID), m.Params.State}
-			replyJSON(w, m.ID, result(len(rounds)))
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
-	})
+	return &scriptedServer{stateless: true, call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		rounds <- mrtrRequest{string(m.ID), m.Params.State}
+		replyJSON(w, m.ID, result(len(rounds)))
+	}}
 }
 
 // A result that asks for nothing is a server that wants the request again, with its state and

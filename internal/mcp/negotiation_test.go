@@ -92,23 +92,32 @@ func TestNegotiatorForgetsAVersionThatIsRefused(t *testing.T) {
 // A server without sessions is replaced by one of another version, such as in a rollback, or by one with sessions:
 // its refusal has the version negotiated again, and the call is sent once more.
 func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
-	old := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
-	old.before = func(w http.ResponseWriter, r *http.Request) bool {
-		version := r.Header.Get("Mcp-Protocol-Version")
-		if version == transport.StatelessVersion && !strings.Contains(peekBody(r), methodDiscover) {
-			// The TypeScript SDK.
-			http.Error(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Unsupported protocol version: 2026-07-28"},"id":null}`, http.StatusBadRequest)
-			return true
+	// refusing is a server of 2025-11-25 without sessions. It answers requests of 2026-07-28 with 400 and body, in which
+	// ID stands for the request's id.
+	refusing := func(body string) http.Handler {
+		old := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
+		old.before = func(w http.ResponseWriter, r *http.Request) bool {
+			var m message
+			_ = json.Unmarshal([]byte(peekBody(r)), &m)
+			isRefused := r.Header.Get("Mcp-Protocol-Version") == transport.StatelessVersion && m.Method != methodDiscover
+			if isRefused {
+				http.Error(w, strings.ReplaceAll(body, "ID", string(m.ID)), http.StatusBadRequest)
+			}
+			return isRefused
 		}
-		return false
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { old.ServeHTTP(noSessionID{w}, r) })
 	}
-	withoutID := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { old.ServeHTTP(noSessionID{w}, r) })
+	withoutID := refusing(`{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Unsupported protocol version: 2026-07-28"},"id":null}`)
+	rust := refusing("Bad Request: Unsupported MCP-Protocol-Version: 2026-07-28")
+	csharp := refusing(`{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: The MCP-Protocol-Version header value '2026-07-28' is not supported."},"id":""}`)
+	named := refusing(`{"jsonrpc":"2.0","error":{"code":-32600,"message":"unsupported MCP-Protocol-Version"},"id":ID}`)
+	sessions := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
 	withID := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body := peekBody(r); r.Header.Get(sessionHeader) == "" && !strings.Contains(body, methodDiscover) && !strings.Contains(body, methodInitialize) {
 			http.Error(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"},"id":null}`, http.StatusBadRequest)
 			return
 		}
-		old.ServeHTTP(w, r)
+		sessions.ServeHTTP(w, r)
 	})
 	stateless := streamableHandler(t, newToolServer(func(s *sdk.Server) {
 		addRawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -135,6 +144,7 @@ func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
 		want          string
 	}{
 		"newer": {withoutID, modern, transport.StatelessVersion}, "older": {modern, withoutID, "2025-11-25"},
+		"older, rmcp": {modern, rust, "2025-11-25"}, "older, C#": {modern, csharp, "2025-11-25"}, "older, with the id": {modern, named, "2025-11-25"},
 		"older, go-sdk": {stateless, stateful, "2025-11-25"}, "with sessions": {withoutID, withID, "2025-11-25"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -232,3 +242,18 @@ type again struct {
 }
 
 func (a again) Read(p []byte) (int, error) { return a.in.Read(p) }
+
+// The state of a server says what is wrong with its answer to initialize.
+func TestUnusableHandshakeSaysWhy(t *testing.T) {
+	for result, want := range map[string]string{
+		`{"protocolVersion":"2024-10-07","capabilities":{}}`:             `it has the protocol version "2024-10-07", which answerd does not support`,
+		`{"protocolVersion":"2025-11-25","capabilities":{"tools":true}}`: `its answer is not MCP: "capabilities.tools" in it has the wrong type`,
+	} {
+		s := &scriptedServer{before: answersMethod(methodInitialize, result)}
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
+		c.Tools(t.Context())
+		if got := c.Servers()[0].Reason; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -54,7 +53,7 @@ const (
 )
 
 // newAcceptedClient returns a client of s whose tools have been accepted; its log goes to log.
-func newAcceptedClient(t *testing.T, s http.Handler, log *logLines) *Client {
+func newAcceptedClient(t *testing.T, s http.Handler, log *syncBuffer) *Client {
 	t.Helper()
 	cfg := config.Server{Name: "a", URL: serveHTTP(t, s).URL, Pin: true}
 	c := newClient(t, Options{Pins: filepath.Join(t.TempDir(), "pins.json"), Logger: slog.New(slog.NewTextHandler(log, nil))}, cfg)
@@ -63,24 +62,6 @@ func newAcceptedClient(t *testing.T, s http.Handler, log *logLines) *Client {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// logLines is a log that can be read.
-type logLines struct {
-	mu sync.Mutex // protects b
-	b  bytes.Buffer
-}
-
-func (l *logLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logLines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), text)
 }
 
 // F22: without a file of accepted definitions a pinned server has no tools; once
@@ -133,7 +114,7 @@ func TestPinnedToolsWaitForAcceptance(t *testing.T) {
 // no call reaches the server, and the log has one line for it.
 func TestChangedDefinitionDisablesTheTool(t *testing.T) {
 	s := newChangingServer(addV1, subTool)
-	log := &logLines{}
+	log := &syncBuffer{}
 	c := newAcceptedClient(t, s, log)
 	if got := log.count("MCP tool disabled"); got != 2 { // before they were accepted
 		t.Errorf("%d lines, want 2", got)
@@ -191,7 +172,7 @@ func TestRestartedServerIsListedBeforeACall(t *testing.T) {
 		return false
 	}
 
-	c := newAcceptedClient(t, s, &logLines{})
+	c := newAcceptedClient(t, s, &syncBuffer{})
 	s.setTools(addV2, subTool)
 	gone.Store(true)
 	_, err := c.Call(t.Context(), Call{Tool: "add"})
@@ -263,7 +244,7 @@ func TestAcceptanceByAnotherProcess(t *testing.T) {
 // The operator sees what changed, line by line, and what is not printable.
 func TestPinChangesAreReadable(t *testing.T) {
 	s := newChangingServer(addV1, subTool)
-	c := newAcceptedClient(t, s, &logLines{})
+	c := newAcceptedClient(t, s, &syncBuffer{})
 	s.setTools(addV2, `{"name":"mul","description":"Multiplies."}`)
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Fatal(err)

@@ -113,7 +113,7 @@ func TestSeed004CallTimeoutIsAbsolute(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			newTransport := func(http.RoundTripper) http.RoundTripper {
-				return &endlessProgressServer{fakeServer: func(*http.Request, message) (string, error) { return textResult("ok"), nil }}
+				return &endlessProgressServer{}
 			}
 			c := newClient(t, Options{Transport: newTransport}, servers...)
 			c.Tools(t.Context())

@@ -133,17 +133,19 @@ func (c *Client) Prompt(ctx context.Context, user auth.Identity, server, name st
 }
 
 // badPromptText matches the error messages, in lower case, of the Python SDKs and of FastMCP for an unknown prompt and
-// for missing arguments.
-var badPromptText = regexp.MustCompile(`^unknown prompt\b|^(error rendering prompt .{1,300}: )?missing required arguments\b`)
+// for missing, unknown or invalid arguments.
+var badPromptText = regexp.MustCompile(`^unknown prompt\b|` +
+	`^(error rendering prompt .{1,300}: )?(missing required arguments\b|\d+ validation errors? for )`)
 
-// refusesPrompt reports whether the server refused a prompt's name or arguments with failure. Servers use the codes of
-// tool calls for prompts too, and some send a message that matches badPromptText with an unrelated code.
+// refusesPrompt reports whether the server refused a prompt's name or arguments with failure, or has no prompts at all.
+// Servers use the codes of tool calls for prompts too, and some send a message that matches badPromptText with an
+// unrelated code.
 func refusesPrompt(failure *transport.Failure) bool {
 	if failure.Kind == InvalidArguments || failure.Kind == UnknownTool {
 		return true
 	}
 	e, ok := errors.AsType[*jsonrpc.Error](failure.Err)
-	return ok && badPromptText.MatchString(strings.ToLower(wire.Printable(e.Message, maxErrorText)))
+	return ok && (e.Code == jsonrpc.CodeMethodNotFound || badPromptText.MatchString(strings.ToLower(wire.Printable(e.Message, maxErrorText))))
 }
 
 // decodeMessages decodes a prompts/get result. One message that is not valid makes the whole result a failure.
@@ -195,20 +197,10 @@ func (s *server) requestWithRetry(ctx context.Context, user auth.Identity, send 
 	}
 	defer release()
 	deadline := time.Now().Add(s.cfg.Timeout)
-	for isRetry := false; ; isRetry = true {
-		used, failure := getSessionUntil(ctx, route.pool, deadline)
-		if failure != nil {
-			return nil, failure
-		}
-		result, failure := used.Do(ctx, route.tokens, deadline, send)
-		if failure == nil {
-			return result, nil
-		}
-		if failure.Lost {
-			route.pool.DropSession(used)
-		}
-		if !failure.Lost || isRetry {
-			return nil, failure
-		}
-	}
+	var result json.RawMessage
+	failure = useSession(ctx, route.pool, deadline, func(used *session.Session) (failure *transport.Failure) {
+		result, failure = used.Do(ctx, route.tokens, deadline, send)
+		return failure
+	})
+	return result, failure
 }

@@ -54,6 +54,7 @@ func TestPromptsAreListedAndFilledIn(t *testing.T) {
 // prompts/get: only the text tells them apart.
 func TestPromptThatPythonServersRefuseIsBad(t *testing.T) {
 	for message, wantBad := range map[string]bool{
+		"Error rendering prompt review: 1 validation error for review\nx\n  Unexpected keyword argument": true, // Python SDK 1
 		"Unknown prompt: none":                                                           true, // Python SDK 1 and 2
 		"Missing required arguments: {'code'}":                                           true,
 		"Error rendering prompt 'review': Missing required arguments: {'code'}":          true, // FastMCP 3
@@ -68,6 +69,23 @@ func TestPromptThatPythonServersRefuseIsBad(t *testing.T) {
 		if _, err := c.Prompt(t.Context(), auth.Identity{}, "a", "review", nil); errors.Is(err, ErrBadPrompt) != wantBad {
 			t.Errorf("%s: got %v, want ErrBadPrompt: %t", message, err, wantBad)
 		}
+	}
+}
+
+func TestPromptOfAServerWithoutPromptsIsRefused(t *testing.T) {
+	s := newToolServer(func(s *sdk.Server) {
+		s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+			return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+				if method == "prompts/get" {
+					return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found"}
+				}
+				return next(ctx, method, r)
+			}
+		})
+	})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(t, s, nil)).URL})
+	if _, err := c.Prompt(t.Context(), auth.Identity{}, "a", "review", nil); !errors.Is(err, ErrBadPrompt) {
+		t.Errorf("got %v, want ErrBadPrompt", err)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -80,15 +79,7 @@ func TestServerErrorHasItsOwnCode(t *testing.T) {
 // server gets it only where it may still be at work on one whose stream cannot be resumed.
 func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 	reply := func(status int, contentType, body string) func(r *http.Request) (*http.Response, error) {
-		return func(r *http.Request) (*http.Response, error) {
-			resp := emptyReply(r, status)
-			resp.Header.Set("Content-Type", contentType)
-			resp.Body = http.NoBody
-			if body != "" {
-				resp.Body = readCloser{strings.NewReader(body)}
-			}
-			return resp, nil
-		}
+		return func(r *http.Request) (*http.Response, error) { return newReply(r, status, contentType, body), nil }
 	}
 	for name, test := range map[string]struct {
 		call func(*http.Request) (*http.Response, error)
@@ -104,7 +95,6 @@ func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var told atomic.Int64
-			next := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
 			wire := roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				var m message
 				if r.Body != nil && json.Unmarshal([]byte(peekBody(r)), &m) == nil {
@@ -121,7 +111,7 @@ func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 						}
 					}
 				}
-				return next.RoundTrip(r)
+				return okServer.RoundTrip(r)
 			})
 
 			c := newClient(t, Options{Transport: func(http.RoundTripper) http.RoundTripper { return wire }},
@@ -136,7 +126,3 @@ func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 		})
 	}
 }
-
-type readCloser struct{ *strings.Reader }
-
-func (readCloser) Close() error { return nil }

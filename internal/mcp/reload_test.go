@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
 )
 
@@ -237,6 +238,29 @@ func TestCallsThroughReloads(t *testing.T) {
 	for range cap(done) {
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// A call that is still at a server whose removal has ended is sent to the successor. It is not cancelled, as it would
+// be when the client closes.
+func TestCallAtARemovedServerLooksItsToolUpAgain(t *testing.T) {
+	url := serveHTTP(t, newOKServer()).URL
+	for name, server := range map[string]config.Server{
+		"one session": {Name: "a", URL: url, MaxConcurrentCalls: 1},
+		"one per user": {Name: "a", URL: url, Auth: config.AuthExchange, MaxConcurrentCalls: 1,
+			Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}},
+	} {
+		c := newClient(t, Options{}, server)
+		removed := c.serverByName("a")
+		mustReload(t, c)
+		c.removals.Wait()
+
+		call := Call{Tool: "t", Principal: callerNamed("ada")}
+		for range 30 { // Go chooses one of several channels that are ready at random
+			if _, failure := removed.callWithPermit(t.Context(), call); failure != errReconfigured {
+				t.Fatalf("%s: got %v, want %v", name, failure, errReconfigured)
+			}
 		}
 	}
 }

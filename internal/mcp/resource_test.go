@@ -63,6 +63,25 @@ func TestReadToolSurvivesALostSession(t *testing.T) {
 	}
 }
 
+// Some servers answer an unknown method with 404 (mcp-toolbox#3588), which otherwise means that the session is lost.
+func TestUnknownMethodWith404LeavesTheSession(t *testing.T) {
+	s := &scriptedServer{before: func(w http.ResponseWriter, r *http.Request) bool {
+		var m message
+		_ = json.Unmarshal([]byte(peekBody(r)), &m)
+		isUnknown := strings.HasPrefix(m.Method, "resources/")
+		if isUnknown {
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"Method not found"}}`, m.ID)
+		}
+		return isUnknown
+	}}
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Resources: []string{"docs:*"}})
+	tools := c.Tools(t.Context())
+	if state := c.Servers()[0]; len(tools) != 1 || state.State != Connected || s.initializes.Load() != 1 {
+		t.Errorf("got %d tools, state %s %s after %d handshakes, want 1 and %s after 1", len(tools), state.State, state.Reason, s.initializes.Load(), Connected)
+	}
+}
+
 // Resources that match a pattern are offered through one tool and can be read; others cannot.
 func TestReadToolReadsMatchingResources(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {

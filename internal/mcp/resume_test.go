@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -67,7 +66,6 @@ func TestResumeWaitsForTheEndOfTheLostConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gets atomic.Int64
 		newTransport := func(http.RoundTripper) http.RoundTripper {
-			rest := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
 			var answer *http.Response
 			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				switch {
@@ -77,10 +75,10 @@ func TestResumeWaitsForTheEndOfTheLostConnection(t *testing.T) {
 					body, err := io.ReadAll(answer.Body)
 					return newReply(r, http.StatusOK, eventStream, "data: "+string(body)+"\n\n"), err
 				case r.Method == http.MethodPost && strings.Contains(peekBody(r), `"tools/call"`):
-					answer, _ = rest.RoundTrip(r)
+					answer, _ = okServer.RoundTrip(r)
 					return newReply(r, http.StatusOK, eventStream, "id: 7\n\n"), nil
 				}
-				return rest.RoundTrip(r)
+				return okServer.RoundTrip(r)
 			})
 		}
 		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost"})
@@ -220,23 +218,15 @@ func TestResumeRepeatsTheEventThatWasCut(t *testing.T) {
 // a GET could open a stream of an earlier version that never has its answer.
 func TestStreamOfAStatelessServerIsNotResumed(t *testing.T) {
 	t.Parallel()
-	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := &scriptedServer{stateless: true}
+	s.before = func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodGet {
 			t.Error("got a GET, want none")
-			return
 		}
-		var m message
-		_ = json.NewDecoder(r.Body).Decode(&m)
-		switch m.Method {
-		case methodDiscover:
-			replyJSON(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
-		case "tools/list":
-			replyJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
-		case methodCall:
-			startEventStream(w)("id: 7\nretry: 1\n\n")
-		}
-	}))
-	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		return false
+	}
+	s.call = func(w http.ResponseWriter, _ *http.Request, _ message) { startEventStream(w)("id: 7\nretry: 1\n\n") }
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := mustFail(t, err); e.Kind != UnknownOutcome {
 		t.Errorf("got %v, want Kind UnknownOutcome", e)

@@ -87,9 +87,15 @@ func (s *server) newPool() *session.Pool {
 		Subscribe:        true,
 		OverHTTP:         s.cfg.Type == config.TypeHTTP,
 		OnConnected:      s.wakeSupervisor,
-		OnLost:           func(f *transport.Failure) { s.markFailed(f) },
+		OnLost:           s.handleLoss,
 		OnNotification:   s.handleListChanged,
 	})
+}
+
+// handleLoss marks the server as failed, because its session was lost, and wakes the supervisor to open another one.
+func (s *server) handleLoss(failure *transport.Failure) {
+	s.markFailed(failure)
+	s.wakeSupervisor()
 }
 
 // isLive reports whether the server is enabled and its configuration can be used.
@@ -216,32 +222,25 @@ func (s *server) recordList(list toolList, used *session.Session, changes int) {
 	s.resourcesCut = list.resourcesCut
 	s.protocol = used.Protocol()
 	s.unreachable = false
-	s.listTooLarge = false
-	s.listingFailed = false
+	s.listFailure = ""
 	s.renewal.schedule(list.ttl, s.cfg.Pin, changes)
 }
 
-// recordFailedListing records that the supervisor failed to list the tools. If the list was too large, calls of the
-// known tools still work, so the supervisor tries again only after tooLargeDelay. An earlier attempt would get the
-// same list, and over stdio or WebSocket an oversized message costs the connection.
-func (s *server) recordFailedListing(failure *transport.Failure) {
-	s.recordFailedAttempt(failure)
-	if failure.Kind == TooLarge {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.listTooLarge = true
-		s.renewal.dueAt = time.Now().Add(tooLargeDelay)
-	}
-}
-
-// recordFailedAttempt marks the server as failed because an attempt to connect and list the tools ended with failure.
+// recordFailedListing marks the server as failed because an attempt to connect and list the tools ended with failure.
 // Unless the list was too large, isUnavailable then returns true. markFailed alone has no such effect, because after a
 // lost session the next call opens a new one.
-func (s *server) recordFailedAttempt(failure *transport.Failure) {
+//
+// If the list was too large, calls of the known tools still work, so the supervisor tries again only after
+// tooLargeDelay. An earlier attempt would get the same list, and over stdio or WebSocket an oversized message costs the
+// connection.
+func (s *server) recordFailedListing(failure *transport.Failure) {
 	s.markFailed(failure)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listingFailed = failure.Kind != TooLarge
+	s.listFailure = failure.Kind
+	if failure.Kind == TooLarge {
+		s.renewal.dueAt = time.Now().Add(tooLargeDelay)
+	}
 }
 
 // isUnavailable reports whether the server is enabled but cannot be used at present. With waited, a server that has
@@ -256,7 +255,8 @@ func (s *server) isUnavailable(waited bool) bool {
 	case Connecting:
 		return s.userSessions == nil && waited
 	}
-	return s.listingFailed || !s.isLive()
+	listingFailed := s.listFailure != "" && s.listFailure != TooLarge
+	return listingFailed || !s.isLive()
 }
 
 // isUpToDate reports whether the known tools are those of the current session. If the list was too large, it returns
@@ -265,7 +265,7 @@ func (s *server) isUnavailable(waited bool) bool {
 func (s *server) isUpToDate() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.listTooLarge && !s.cfg.Pin {
+	if s.listFailure == TooLarge && !s.cfg.Pin {
 		return true
 	}
 	return s.state == Connected && s.listedSession == s.pool.CurrentSession()

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,18 +81,11 @@ func TestHiddenTools(t *testing.T) {
 	mustResult(t, res, err)
 }
 
-// hangingTransport returns a transport whose server accepts requests and never answers.
-func hangingTransport(http.RoundTripper) http.RoundTripper {
-	m := killableServer{dead: new(atomic.Bool)}
-	m.dead.Store(true)
-	return m
-}
-
 // Tools waits for first attempts, no longer than StartWait or the caller does, and
 // a server that hangs is given up after its handshake time.
 func TestToolsWaitsABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, Options{Transport: hangingTransport, StartWait: 3 * time.Second}, config.Server{Name: "a", URL: "http://localhost"})
+		c := newClient(t, Options{Transport: failIf(func(*http.Request) bool { return true }, hang), StartWait: 3 * time.Second}, config.Server{Name: "a", URL: "http://localhost"})
 		begin, first := time.Now(), time.Now()
 		if c.Ready() || len(c.Tools(t.Context())) != 0 || time.Since(begin) != 3*time.Second {
 			t.Errorf("ready %v after %s, want false and no tools after 3 s", c.Ready(), time.Since(begin))
@@ -146,28 +138,14 @@ func TestHandshakeOutlivesItsCaller(t *testing.T) {
 	})
 }
 
-// killableServer is a server that answers nothing once it is dead.
-type killableServer struct {
-	dead *atomic.Bool
-	fakeServer
-}
-
-func (m killableServer) RoundTrip(r *http.Request) (*http.Response, error) {
-	if m.dead.Load() {
-		<-r.Context().Done()
-		return nil, r.Context().Err()
-	}
-	return m.fakeServer.RoundTrip(r)
-}
-
 // A server that never answers server/discover, which it doesn't know, still gets to
 // initialize.
 func TestServerThatHangsOnDiscover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		newTransport := func(http.RoundTripper) http.RoundTripper {
-			return discoverIgnoringServer{fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })}
+		isDiscover := func(r *http.Request) bool {
+			return r.Method == http.MethodPost && strings.Contains(peekBody(r), methodDiscover)
 		}
-		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost"})
+		c := newClient(t, Options{Transport: failIf(isDiscover, hang)}, config.Server{Name: "a", URL: "http://localhost"})
 		begin := time.Now()
 		if got := namesOf(c.Tools(t.Context())); got != "t" || time.Since(begin) != session.HandshakeTimeout/2 {
 			t.Errorf("tools %q after %s; %+v, want t and %v", got, time.Since(begin), c.Servers(), session.HandshakeTimeout/2)
@@ -176,27 +154,14 @@ func TestServerThatHangsOnDiscover(t *testing.T) {
 	})
 }
 
-// discoverIgnoringServer is a transport whose server never answers server/discover.
-type discoverIgnoringServer struct{ fakeServer }
-
-func (d discoverIgnoringServer) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodPost && strings.Contains(peekBody(r), "server/discover") {
-		<-r.Context().Done()
-		return nil, r.Context().Err()
-	}
-	return d.fakeServer.RoundTrip(r)
-}
-
 // Close is bounded even if the server answers nothing any more. (Without a call: the
 // SDK sends its DELETE under a mutex, and a bubble's time stands still while somebody
 // waits for one.)
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dead atomic.Bool
-		dying := func(http.RoundTripper) http.RoundTripper {
-			return killableServer{&dead, fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })}
-		}
-		c := newClient(t, Options{Transport: dying}, config.Server{Name: "a", URL: "http://localhost"})
+		isDead := func(*http.Request) bool { return dead.Load() }
+		c := newClient(t, Options{Transport: failIf(isDead, hang)}, config.Server{Name: "a", URL: "http://localhost"})
 		if got := namesOf(c.Tools(t.Context())); got != "t" {
 			t.Fatalf("tools %q, want t", got)
 		}
@@ -214,9 +179,8 @@ func TestCloseIsBounded(t *testing.T) {
 func TestCallThatGetsThroughEndsTheOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var away atomic.Bool
-		c := newClient(t, Options{Transport: func(http.RoundTripper) http.RoundTripper {
-			return refusingServer{&away, fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })}
-		}}, config.Server{Name: "a", URL: "http://localhost"})
+		isAway := func(*http.Request) bool { return away.Load() }
+		c := newClient(t, Options{Transport: failIf(isAway, refuse)}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		away.Store(true)
 		if _, err := c.Call(t.Context(), Call{Tool: "t"}); mustFail(t, err).Kind != Unavailable {
@@ -235,18 +199,4 @@ func TestCallThatGetsThroughEndsTheOutage(t *testing.T) {
 		}
 		_ = c.Close()
 	})
-}
-
-// refusingServer is a server that nobody can connect to while it is away.
-type refusingServer struct {
-	away *atomic.Bool
-	fakeServer
-}
-
-func (r refusingServer) RoundTrip(req *http.Request) (*http.Response, error) {
-	if r.away.Load() {
-		_ = req.Body.Close()
-		return nil, syscall.ECONNREFUSED
-	}
-	return r.fakeServer.RoundTrip(req)
 }

@@ -86,6 +86,20 @@ var refusals = map[string]func(http.ResponseWriter){
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprint(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`)
 	},
+	"rmcp 401 text": func(w http.ResponseWriter) { http.Error(w, "Unauthorized: Session not found", http.StatusUnauthorized) },
+	"mcp-proxy 401 JSON": func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprint(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Unauthorized: No valid session ID provided"},"id":null}`)
+	},
+	"410": func(w http.ResponseWriter) { http.Error(w, "gone", http.StatusGone) },
+	"409": func(w http.ResponseWriter) { http.Error(w, `{"error":"unknown Mcp-Session-Id"}`, http.StatusConflict) },
+	"403 JSON": func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"Mcp-Session-Id principal mismatch"},"id":null}`)
+	},
 }
 
 // restartableServer is an MCP server that can be restarted. Afterwards it calls refuse for the session ids of its
@@ -169,7 +183,8 @@ func TestSessionThatIsLostIsMadeAgain(t *testing.T) {
 
 			f.http = &sdk.StreamableHTTPOptions{JSONResponse: true} // no streams to drain
 			w := serveHTTP(t, f)
-			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
+			tokens := newTokenSource()
+			c := newClient(t, Options{Service: tokens}, config.Server{Name: "a", URL: w.URL, Auth: config.AuthJWT})
 			c.Tools(t.Context())
 			f.restart()
 			res, err := c.Call(t.Context(), Call{Tool: "t"})
@@ -179,6 +194,9 @@ func TestSessionThatIsLostIsMadeAgain(t *testing.T) {
 			}
 			if runs.Load() != 1 || f.shakes.Load() != 2 || f.stale.Load() != 1 {
 				t.Errorf("got %d runs, %d handshakes, %d requests with the stale id, want 1, 2, 1", runs.Load(), f.shakes.Load(), f.stale.Load())
+			}
+			if n := tokens.fetches.Load(); n != 1 {
+				t.Errorf("got %d fetches of a token, want 1", n)
 			}
 
 			// Two requests at a time, because the supervisor lists again, one that was dialed before
@@ -267,20 +285,22 @@ func TestSessionSurvivesAnErrorThatDoesNotNameIt(t *testing.T) {
 	}
 }
 
-// Some servers say so in a response of status 200.
+// Some servers say so in a response of status 200: the Python SDK, and that for Elixir (anubis-mcp#89).
 func TestSessionIsMadeAgainAfterAnErrorInAReply(t *testing.T) {
-	s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
-		if r.Header.Get(sessionHeader) == "session-1" {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"Session terminated"}}`, m.ID)
-			return
+	for _, refusal := range []string{`{"code":-32600,"message":"Session terminated"}`, `{"code":-32002,"message":"Server not initialized"}`} {
+		s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
+			if r.Header.Get(sessionHeader) == "session-1" {
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, refusal)
+				return
+			}
+			replyJSON(w, m.ID, textResult("ok"))
+		}}
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		if err != nil || res.Text() != "ok" || s.initializes.Load() != 2 {
+			t.Errorf("%s: got %v and the error %v after %d handshakes, want ok after 2", refusal, res, err, s.initializes.Load())
 		}
-		replyJSON(w, m.ID, textResult("ok"))
-	}}
-	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
-	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	if got := mustResult(t, res, err).Text(); got != "ok" || s.initializes.Load() != 2 {
-		t.Errorf("got %q after %d handshakes, want ok after 2", got, s.initializes.Load())
 	}
 }
 

@@ -78,9 +78,9 @@ func answerInitializeOnly(conn net.Conn) {
 		var m message
 		switch _ = json.Unmarshal(in.Bytes(), &m); m.Method {
 		case methodInitialize:
-			fmt.Fprintln(conn, resultFor(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
+			fmt.Fprintln(conn, resultFor(m, initializeResult))
 		case "tools/list":
-			fmt.Fprintln(conn, resultFor(m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`))
+			fmt.Fprintln(conn, resultFor(m, toolsResult))
 		}
 	}
 }
@@ -106,7 +106,7 @@ func slowDiscoverPeer(after time.Duration) func(net.Conn) {
 			switch m.Method {
 			case methodDiscover:
 				time.AfterFunc(after, func() {
-					fmt.Fprintln(conn, resultFor(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
+					fmt.Fprintln(conn, resultFor(m, discoverResult))
 				})
 			case "initialize":
 				fmt.Fprintf(conn, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"too late"}}`+"\n", m.ID)

@@ -79,13 +79,8 @@ type Client struct {
 	log     *slog.Logger
 	catalog *catalog.Catalog
 
-	// storedNames has the tool names that this process has written to Options.ToolNames, so that it does not write an
-	// unchanged list again: a sorted []string by the server's name.
-	storedNames sync.Map
-
 	life      context.Context // ends with Close
 	cancel    context.CancelCauseFunc
-	ready     chan struct{} // closed when the first attempts to connect to the servers of New have ended
 	createdAt time.Time
 	removals  sync.WaitGroup // goroutines that drain and close removed servers
 
@@ -96,6 +91,7 @@ type Client struct {
 	mu             sync.Mutex    // protects the fields below
 	servers        []*server     // in the configuration's order; replaced, never changed
 	untriedServers int           // servers whose first attempt to connect has not ended
+	everTried      bool          // the first attempts to connect to the servers of New have ended
 	allTried       chan struct{} // closed when untriedServers is 0; a Reload replaces a closed one
 	waitUntil      time.Time     // Tools stops waiting for first attempts then
 }
@@ -158,6 +154,7 @@ type server struct {
 	callLimiter    *limiter.Limiter
 	wake           chan struct{} // of capacity 1: wakes the supervisor
 	supervisorDone chan struct{} // closed when the supervisor has ended
+	storedNames    []string      // the tool names that were written last; used by storeToolNames only
 	drain          *callDrain
 
 	life    context.Context // ends when the Client's life ends, or when a removed server's last call has ended
@@ -178,9 +175,8 @@ type server struct {
 	resourcesCut string          // toolList.resourcesCut of the latest list
 	waiters      []refreshWaiter // get the outcome of the supervisor's next round
 
-	unreachable   bool // the latest failure was that the server could not be reached
-	listTooLarge  bool // the latest list of tools was too large
-	listingFailed bool // the latest attempt to list the tools failed, other than by a list that was too large
+	unreachable bool           // the latest failure was that the server could not be reached
+	listFailure transport.Kind // why the latest attempt to list the tools failed; "" if it did not
 }
 
 // refreshWaiter is a goroutine that waits for the supervisor to list the tools.
@@ -255,9 +251,8 @@ type callDrain struct {
 	started chan struct{} // closed when no more calls may start
 	ended   chan struct{} // closed when started is closed and no call is in flight
 
-	mu       sync.Mutex // protects the fields below
+	mu       sync.Mutex // protects inFlight; held while the channels are closed
 	inFlight int        // calls between beginCall and endCall
-	draining bool       // started is closed
 }
 
 // newCallDrain returns a callDrain that admits calls until start is called.
@@ -274,14 +269,13 @@ func (c *Client) markTried() {
 	c.signalTriedLocked()
 }
 
-// signalTriedLocked closes ready and allTried if every server's first attempt to connect has ended. c.mu must be held.
+// signalTriedLocked sets everTried and closes allTried if every server's first attempt to connect has ended. c.mu must
+// be held.
 func (c *Client) signalTriedLocked() {
 	if c.untriedServers > 0 {
 		return
 	}
-	if !transport.IsClosed(c.ready) {
-		close(c.ready) // before allTried: a goroutine that waits for allTried may call Ready next
-	}
+	c.everTried = true
 	close(c.allTried)
 }
 

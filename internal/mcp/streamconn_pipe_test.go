@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -95,7 +96,7 @@ func scriptedPeer(call func(m message, say func(string))) func(net.Conn) {
 			case methodDiscover:
 				say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, m.ID))
 			case "initialize":
-				say(resultFor(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
+				say(resultFor(m, initializeResult))
 			case "tools/list":
 				say(resultFor(m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"ttlMs":60000}`))
 			case "tools/call":
@@ -126,3 +127,6 @@ func (s *syncBuffer) String() string {
 	defer s.mu.Unlock()
 	return s.b.String()
 }
+
+// count returns how often the log has text.
+func (s *syncBuffer) count(text string) int { return strings.Count(s.String(), text) }

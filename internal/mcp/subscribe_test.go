@@ -148,7 +148,7 @@ func listening(refusal func(m message) *http.Response, done func(n int)) func(ht
 					return emptyReply(r, http.StatusBadRequest), nil
 				}
 			case methodInitialize:
-				answer = resultFor(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+				answer = resultFor(m, initializeResult)
 				done(0)
 			case methodListen:
 				n++

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -87,7 +88,8 @@ func TestTLSRefusalIsTheReasonOfTheState(t *testing.T) {
 	refused := []string{"it refused our TLS client certificate", "the connection was cut before its answer", "it cannot be reached"}
 	for name, c := range map[string]struct {
 		files   tlsconfig.Files
-		old     bool // the server's certificate has expired
+		old     bool   // the server's certificate has expired
+		host    string // in the URL; "" means the address, for which the certificate is
 		reasons []string
 	}{
 		"no files":                   {reasons: untrusted},
@@ -95,7 +97,8 @@ func TestTLSRefusalIsTheReasonOfTheState(t *testing.T) {
 		"no client certificate":      {files: tlsconfig.Files{CAFile: good.CAFile}, reasons: refused},
 		"a certificate of another":   {files: tlsconfig.Files{CAFile: good.CAFile, CertFile: foreign.CertFile, KeyFile: foreign.KeyFile}, reasons: refused},
 		"an expired certificate":     {files: expired, reasons: refused},
-		"an expired server's":        {files: good, old: true, reasons: untrusted},
+		"an expired server's":        {files: good, old: true, reasons: []string{"its TLS certificate has expired or is not valid yet"}},
+		"another host's":             {files: good, host: "localhost", reasons: []string{"its TLS certificate is for another host name"}},
 		"the certificate that works": {files: good, reasons: []string{""}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +106,8 @@ func TestTLSRefusalIsTheReasonOfTheState(t *testing.T) {
 			if c.old {
 				server = ca.StartServerWith(t, streamableHandler(t, newToolServer(nil), nil), cert, key)
 			}
-			client := newClient(t, Options{}, config.Server{Name: "a", URL: server.URL, TLS: c.files})
+			url := strings.Replace(server.URL, "127.0.0.1", cmp.Or(c.host, "127.0.0.1"), 1)
+			client := newClient(t, Options{}, config.Server{Name: "a", URL: url, TLS: c.files})
 			offered := client.Tools(t.Context())
 			if status := client.Servers()[0]; !slices.Contains(c.reasons, status.Reason) || (status.Reason == "") != (len(offered) > 0) {
 				t.Errorf("got %s, reason %q and %d tools, want a reason of %q", status.State, status.Reason, len(offered), c.reasons)

@@ -29,34 +29,40 @@ type toolList struct {
 
 // listTools requests the server's tools in a session of pool, which connects if needed. It tries once more if the
 // session is lost. It also returns the session that answered. It ends early if the server's life ends.
-func (s *server) listTools(pool *session.Pool) (toolList, *session.Session, *transport.Failure) {
+func (s *server) listTools(pool *session.Pool) (list toolList, listed *session.Session, _ *transport.Failure) {
 	deadline := time.Now().Add(pool.HandshakeTimeout + listTime)
-	for isRetry := false; ; isRetry = true {
-		used, failure := getSessionUntil(s.life, pool, deadline)
-		if failure != nil {
-			return toolList{}, nil, failure
+	failure := useSession(s.life, pool, deadline, func(used *session.Session) (failure *transport.Failure) {
+		listed = used
+		if list, failure = s.collectTools(used, deadline); failure != nil {
+			return failure
 		}
-		list, failure := s.collectTools(used, deadline)
-		if failure == nil {
-			failure = s.addReadTool(&list, used)
-		}
-		if failure == nil {
-			return list, used, nil
-		}
-		if failure.Lost {
-			pool.DropSession(used)
-		}
-		if !failure.Lost || isRetry {
-			return toolList{}, nil, failure
-		}
-	}
+		return s.addReadTool(&list, used)
+	})
+	return list, listed, failure
 }
 
-// getSessionUntil returns a session of pool. It gives up at deadline or when ctx ends.
-func getSessionUntil(ctx context.Context, pool *session.Pool, deadline time.Time) (*session.Session, *transport.Failure) {
+// useSession calls use with a session of pool, for which it waits until deadline or the end of ctx. If use finds that
+// the session is lost, useSession drops the session and calls use once more with another one. It returns the failure of
+// the last call, or the reason why there was no session.
+func useSession(
+	ctx context.Context, pool *session.Pool, deadline time.Time, use func(*session.Session) *transport.Failure,
+) *transport.Failure {
 	ctx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
 	defer stop()
-	return pool.GetSession(ctx)
+	for isRetry := false; ; isRetry = true {
+		used, failure := pool.GetSession(ctx)
+		if failure != nil {
+			return failure
+		}
+		failure = use(used)
+		if failure == nil || !failure.Lost {
+			return failure
+		}
+		pool.DropSession(used)
+		if isRetry {
+			return failure
+		}
+	}
 }
 
 // collectTools requests all pages of the session's list of tools, until deadline, and returns the tools. It leaves out

@@ -66,8 +66,8 @@ func (c *Client) loadToolNames(ctx context.Context, server string) (names []stri
 	return names, revision, nil
 }
 
-// storeToolNames stores the names of tools, which the server has listed, unless this process stored the same names
-// last. It takes at most toolNamesTimeout. It only logs an error; the next list tries again.
+// storeToolNames stores the names of tools, which the server has listed, unless it stored the same names last. It takes
+// at most toolNamesTimeout. It only logs an error; the next list tries again. A server's lists arrive one at a time.
 func (s *server) storeToolNames(tools []catalog.Tool) {
 	client := s.client
 	if client.opts.ToolNames == nil {
@@ -78,8 +78,7 @@ func (s *server) storeToolNames(tools []catalog.Tool) {
 		names[i] = t.Original
 	}
 	slices.Sort(names)
-	last, isStored := client.storedNames.Load(s.cfg.Name)
-	if isStored && slices.Equal(last.([]string), names) {
+	if s.storedNames != nil && slices.Equal(s.storedNames, names) {
 		return
 	}
 	// Not cancelled by the end of the server's life, because the next process needs the names. Close waits for this.
@@ -89,7 +88,7 @@ func (s *server) storeToolNames(tools []catalog.Tool) {
 		s.log.Warn("the names of an MCP server's tools cannot be stored, so they are not reserved after a restart", "error", err)
 		return
 	}
-	client.storedNames.Store(s.cfg.Name, names)
+	s.storedNames = names
 }
 
 // saveToolNames stores names, the names of server's tools, in place of those that are stored. If they do not fit into

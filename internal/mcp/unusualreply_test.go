@@ -39,6 +39,7 @@ var unusualReplies = map[string]struct{ contentType, body string }{
 	"byte order mark":                      {jsonType, "\ufeff" + okAnswer},
 	"id as a string":                       {jsonType, stringIDAnswer},
 	"id as a string, a stream":             {eventStream, "data: " + stringIDAnswer + "\n\n"},
+	"events that are not JSON-RPC":         {eventStream, "data: ping\n\ndata: {}\n\ndata: {\"type\":\"ping\"}\n\ndata: " + okAnswer + "\n\ndata: [DONE]\n\n"},
 	"null for unused members":              {jsonType, nullAnswer},
 	"null for unused members, a stream":    {eventStream, "data: " + nullAnswer + "\n\n"},
 }

@@ -62,7 +62,7 @@ func (u *userSessions) acquireSession(user auth.Identity) (*userSession, *transp
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
-		return nil, shutdownFailure(transport.ErrClosed)
+		return nil, u.server.endedFailure()
 	}
 	acquired, err := u.sessions.Acquire(key, func() *userSession {
 		created := &userSession{key: key}
@@ -211,7 +211,7 @@ func (u *userSessions) startListing(user auth.Identity, when refreshWhen) <-chan
 // *ServerError that wraps the *transport.Failure, or the cause of the end of the server's life.
 func (u *userSessions) refreshList(user auth.Identity) (err error) {
 	defer transport.Recover(u.server.log, func(failure *transport.Failure) {
-		u.server.recordFailedAttempt(failure)
+		u.server.recordFailedListing(failure)
 		u.recordAttempt(failure)
 		err = u.server.unusableError(failure)
 	})
@@ -233,7 +233,7 @@ func (u *userSessions) refreshList(user auth.Identity) (err error) {
 	if u.server.isUserFailure(failure) {
 		u.offerSignIn(failure)
 	} else {
-		u.server.recordFailedAttempt(failure)
+		u.server.recordFailedListing(failure)
 		u.recordAttempt(failure)
 	}
 	return u.server.unusableError(failure)

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,13 +108,12 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 		ended := make(chan string, 2)
 		source := newTestExchange(t)
 
-		server := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
 		newTransport := func(http.RoundTripper) http.RoundTripper {
 			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				if r.Method == http.MethodDelete {
 					ended <- r.Header.Get("Authorization")
 				}
-				return server.RoundTrip(r)
+				return okServer.RoundTrip(r)
 			})
 		}
 
@@ -150,16 +148,8 @@ func TestFailedListForCallersIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
 		source := newTestExchange(t)
-		server := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
-		w := func(http.RoundTripper) http.RoundTripper {
-			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
-				if down.Load() {
-					return nil, syscall.ECONNREFUSED
-				}
-				return server.RoundTrip(r)
-			})
-		}
-		c := newClient(t, Options{Transport: w, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost", Auth: config.AuthExchange,
+		isDown := func(*http.Request) bool { return down.Load() }
+		c := newClient(t, Options{Transport: failIf(isDown, refuse), Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost", Auth: config.AuthExchange,
 			Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
 		c.servers[0].userSessions.senderFor = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
 		c.ToolsFor(t.Context(), callerNamed("ann"))
@@ -184,7 +174,7 @@ func TestFailedListForCallersIsRepeated(t *testing.T) {
 func TestServerThatHangsDelaysOnlyTheFirstCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newTestExchange(t)
-		c := newClient(t, Options{Transport: hangingTransport, StartWait: 3 * time.Second, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost",
+		c := newClient(t, Options{Transport: failIf(func(*http.Request) bool { return true }, hang), StartWait: 3 * time.Second, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost",
 			Auth: config.AuthExchange, Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
 		c.servers[0].userSessions.senderFor = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
 

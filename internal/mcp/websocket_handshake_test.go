@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"io"
 	"log"
 	"log/slog"
@@ -9,7 +8,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -37,15 +35,14 @@ func TestWebSocketHandshake(t *testing.T) {
 		replyWS(c, m.ID, textResult("ok"))
 	}
 
-	var logged bytes.Buffer
-	var mu sync.Mutex
+	var logged syncBuffer
 	cfg := wsServerConfig(t, s)
 	cfg.URL += "/mcp?keep=1&over=url"
 	cfg.Query = map[string]string{"tenant": "a&b", "over": "static"}
 	cfg.Headers = map[string]auth.Secret{"X-Key": auth.NewSecret("k"), "authorization": auth.NewSecret("Basic no")}
 	cfg.Auth = config.AuthJWT
 
-	c := newClient(t, Options{Service: newTokenSource(), Logger: slog.New(slog.NewTextHandler(lockedWriter{&mu, &logged}, nil))}, cfg)
+	c := newClient(t, Options{Service: newTokenSource(), Logger: slog.New(slog.NewTextHandler(&logged, nil))}, cfg)
 	for _, id := range []string{"1", "2"} {
 		res, err := c.Call(t.Context(), Call{Tool: "t", Context: map[string]string{"context_id": id}})
 		mustResult(t, res, err)
@@ -67,9 +64,7 @@ func TestWebSocketHandshake(t *testing.T) {
 	if len(metas) != 2 || metas[0]["context_id"] != "1" || metas[1]["context_id"] != "2" || s.dials.Load() != 1 {
 		t.Errorf(`_meta %v; %d sockets, want 2 metas, metas[0]["context_id"] 1, metas[1]["context_id"] 2, dials 1`, metas, s.dials.Load())
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if n := strings.Count(logged.String(), "_meta only"); n != 1 || strings.Contains(logged.String(), "token-") {
+	if n := logged.count("_meta only"); n != 1 || strings.Contains(logged.String(), "token-") {
 		t.Errorf("%d warnings in %s, want n 1, logged without token-", n, logged.String())
 	}
 }
@@ -220,5 +215,19 @@ func TestWebSocketServerThatHangsUpAtDiscover(t *testing.T) {
 	}
 	if err := c.Refresh(t.Context(), "a"); err != nil || s.dials.Load() != 3 {
 		t.Errorf("%v after %d sockets, want 3 and no error", err, s.dials.Load())
+	}
+}
+
+// The state does not speak of a session if the server closed the connection before it had one.
+func TestWebSocketServerThatClosesAtOnce(t *testing.T) {
+	c := newClient(t, Options{}, wsServerConfig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if conn, err := websocket.Accept(w, r, nil); err == nil {
+			_ = conn.Close(websocket.StatusNormalClosure, "")
+		}
+	})))
+	c.Tools(t.Context())
+	// What the reason is depends on whether initialize was sent before the end.
+	if got := c.Servers()[0].Reason; got == "" || strings.Contains(got, "session") {
+		t.Errorf("got the reason %q, want one without a session", got)
 	}
 }

@@ -171,9 +171,9 @@ func (s *wsScriptedServer) answerMessage(conn *websocket.Conn, m message, data [
 		sendText(conn, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"error":{"code":-32601,"message":"what?"}}`)
 	case "initialize":
 		s.shakes.Add(1)
-		replyWS(conn, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+		replyWS(conn, m.ID, initializeResult)
 	case "tools/list":
-		replyWS(conn, m.ID, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+		replyWS(conn, m.ID, toolsResult)
 		if s.onList != nil {
 			s.onList(conn)
 		}

@@ -28,6 +28,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"answerd/internal/auth/fetch"
 )
 
 // maxFile is the maximum size of a file in bytes. The roots of a whole system take about 300 KiB.
@@ -268,7 +270,7 @@ func (s *Source) Transport(t *http.Transport) *Transport { return &Transport{sou
 // Client returns an HTTP client with its own connections, which uses the proxies of the environment. It keeps up to 8
 // idle connections per host, because it is meant for a single host, such as an identity provider.
 func (s *Source) Client() *http.Client {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport := fetch.NewTransport()
 	transport.MaxIdleConnsPerHost = 8
 	return &http.Client{Transport: s.Transport(transport)}
 }

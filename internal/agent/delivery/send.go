@@ -47,7 +47,7 @@ type sender struct {
 
 // newSender returns a sender. Its transports reuse idle connections until close is called.
 func newSender(opts Options) *sender {
-	configured := newClient(http.DefaultTransport.(*http.Transport).Clone())
+	configured := newClient(fetch.NewTransport())
 	return &sender{Options: opts, configured: configured, callbacks: make(map[fetch.AddressClass]*http.Client)}
 }
 
@@ -81,7 +81,7 @@ func (s *sender) clientFor(target string, isCallback bool) *http.Client {
 	defer s.mu.Unlock()
 	c := s.callbacks[limit]
 	if c == nil {
-		t := http.DefaultTransport.(*http.Transport).Clone()
+		t := fetch.NewTransport()
 		t.Proxy = nil
 		t.DialContext = (&net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 			return fetch.CheckAddress(address, limit)

@@ -77,7 +77,7 @@ func New(opts Options) (*Client, error) {
 		return nil, errors.New("there is no secret to sign with")
 	}
 	// The cloned transport uses the proxy that the environment configures (S3.7).
-	base := http.DefaultTransport.(*http.Transport).Clone()
+	base := fetch.NewTransport()
 	var transport http.RoundTripper = fetch.Transport{RoundTripper: base} // so that spans do not quote replies
 	if opts.Transport != nil {
 		transport = opts.Transport(transport)

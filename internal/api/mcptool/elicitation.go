@@ -80,9 +80,12 @@ func ElicitationOf(interrupt event.Interrupt) Elicitation {
 // InputOf returns the client's answer to an interrupt's elicitation as input for the agent. action is accept, decline
 // or cancel; content is the form's content if it was accepted, or nil. For an approval, every answer is a refusal
 // except an accepted form with approved true. The answer to an MCP server's elicitation is passed on, and the agent
-// validates it.
+// validates it. The answer to a URL has no content; InputOf drops the empty object that some clients send.
 func InputOf(interrupt event.Interrupt, action string, content json.RawMessage) agent.Input {
 	if interrupt.Kind == event.KindElicitation {
+		if interrupt.URL != "" {
+			content = nil
+		}
 		return agent.Input{ID: interrupt.ID, Action: action, Content: content}
 	}
 	var decision struct {

@@ -36,6 +36,14 @@ func TestApprovalIsGivenByItsFieldOnly(t *testing.T) {
 	}
 }
 
+// A visit has no content, but some clients send an empty form with it, which the agent would refuse.
+func TestAnswerToAURLHasNoContent(t *testing.T) {
+	i := event.Interrupt{ID: "int_1", Kind: event.KindElicitation, Mode: "url", URL: "https://pay.example"}
+	if in := mcptool.InputOf(i, "accept", json.RawMessage(`{}`)); in.Action != "accept" || in.Content != nil {
+		t.Errorf("got the action %q and the content %s, want accept and none", in.Action, in.Content)
+	}
+}
+
 // A call can continue a run that started before its agent had an output schema. MCP clients refuse a structured content
 // of null.
 func TestResultWithoutOutputHasNoStructuredContent(t *testing.T) {

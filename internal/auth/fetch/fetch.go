@@ -19,6 +19,7 @@
 package fetch
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -32,6 +33,21 @@ import (
 // Timeout is the time limit for one request, from dialing to the last byte of the reply.
 const Timeout = 5 * time.Second
 
+// Together these detect within 45 s that an HTTP/2 connection is dead.
+const (
+	pingInterval = 30 * time.Second
+	pingTimeout  = 15 * time.Second
+)
+
+// NewTransport returns a copy of http.DefaultTransport that closes dead HTTP/2 connections, which for example a NAT or a
+// load balancer has dropped without closing them. All requests to a host share such a connection. Without pings, each of
+// them would wait until its own time limit, for some 15 minutes until TCP gives up.
+func NewTransport() *http.Transport {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingInterval, PingTimeout: pingTimeout}
+	return transport
+}
+
 // NewClient returns a client that does not follow redirects. It is a copy of given, or has its own transport if given
 // is nil. Following a redirect would send the Authorization header, and after 307 and 308 also the form, to any host
 // that the reply names.
@@ -39,8 +55,8 @@ func NewClient(given *http.Client) *http.Client {
 	client := http.Client{}
 	if given != nil {
 		client = *given
-	} else if shared, ok := http.DefaultTransport.(*http.Transport); ok {
-		transport := shared.Clone()
+	} else {
+		transport := NewTransport()
 		transport.MaxIdleConnsPerHost = 8 // instead of 2, because the client is for a single host
 		client.Transport = transport
 	}
@@ -55,6 +71,12 @@ type Reply struct {
 	Body   []byte
 }
 
+// IsObject reports whether the body begins like a JSON object. A web application may answer a path that it does not have
+// with its page and the status 200.
+func (r Reply) IsObject() bool {
+	return bytes.HasPrefix(bytes.TrimLeft(r.Body, " \t\r\n"), []byte("{"))
+}
+
 // Get requests the JSON document at rawURL. The other arguments and the errors are those of Do.
 func Get(ctx context.Context, client *http.Client, rawURL, subject string, limit int64) (Reply, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rawURL, nil)
@@ -65,9 +87,10 @@ func Get(ctx context.Context, client *http.Client, rawURL, subject string, limit
 	return Do(client, req, subject, limit)
 }
 
-// Do sends req and reads the reply. A redirect is an error, and so is a body of more than limit bytes after
-// decompression. A reply with any other status is returned without an error. Errors are *Error and call the server
-// subject.
+// Do sends req and reads the reply. A redirect is an error, and so is a successful reply whose body has more than limit
+// bytes after decompression. A reply with any other status is returned without an error, and with the first limit bytes
+// of its body: a large page for a path that does not exist must not look like a failure. Errors are *Error and call the
+// server subject.
 func Do(client *http.Client, req *http.Request, subject string, limit int64) (Reply, error) {
 	resp, err := client.Do(req)
 	if err != nil {
@@ -82,7 +105,10 @@ func Do(client *http.Client, req *http.Request, subject string, limit int64) (Re
 		return Reply{}, transportError(subject, err)
 	}
 	if int64(len(body)) > limit {
-		return Reply{}, &Error{Public: subject + " answered with too many bytes", Status: resp.StatusCode}
+		if resp.StatusCode/100 == 2 {
+			return Reply{}, &Error{Public: subject + " answered with too many bytes", Status: resp.StatusCode}
+		}
+		body = body[:limit]
 	}
 	return Reply{resp.StatusCode, resp.Header, body}, nil
 }
@@ -105,10 +131,11 @@ func CheckEndpoint(name, rawURL string) error {
 	return fmt.Errorf("%s must be https, or http on the loopback address", name)
 }
 
-// IsLoopback reports whether host is localhost or a loopback address. It does not resolve localhost.
+// IsLoopback reports whether host is this machine: localhost or a loopback address. It does not resolve other names,
+// because they could resolve to another address the next time.
 func IsLoopback(host string) bool {
 	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // IsHeaderName reports whether s can be a header's name, which is a token (RFC 9110 section 5.6.2). net/http sends no

@@ -1,7 +1,6 @@
 package fetch
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -26,13 +25,12 @@ func Metadata(ctx context.Context, client *http.Client, issuer, subject string) 
 	for _, metadataURL := range metadataURLs(issuer) {
 		reply, err := Get(ctx, client, metadataURL, subject, maxMetadata)
 		fetchErr, _ := errors.AsType[*Error](err) // nil if err is nil, because all errors of Get are *Error
-		isObject := bytes.HasPrefix(bytes.TrimLeft(reply.Body, " \t\r\n"), []byte("{"))
 		switch {
 		case fetchErr != nil && fetchErr.Status/100 == 3:
 			noDocument = fetchErr
 		case err != nil:
 			return nil, err
-		case reply.Status == http.StatusOK && isObject:
+		case reply.Status == http.StatusOK && reply.IsObject():
 			return reply.Body, nil
 		case reply.Status == http.StatusOK:
 			noDocument = &Error{Public: subject + " is not JSON", Status: reply.Status}

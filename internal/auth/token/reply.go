@@ -139,9 +139,9 @@ func expiresIn(reply strictjson.Object) (lifetime time.Duration, ok bool) {
 }
 
 // ErrorCode returns the error code in the body of a refusal (RFC 6749 section 5.2), for the log and for errors. It
-// returns "" unless the code is defined there or in RFC 8707, because other text from the token endpoint must not get
-// into the log. For GitHub's bad_refresh_token, which means that a refresh token has expired or was revoked, it returns
-// invalid_grant.
+// returns "" unless the code is defined there, in section 4.1.2.1 for temporary failures, in RFC 8707, or in RFC 7591 for
+// registrations, because other text from the endpoint must not get into the log. For GitHub's bad_refresh_token, which
+// means that a refresh token has expired or was revoked, it returns invalid_grant.
 func ErrorCode(body []byte) string {
 	var refusal struct {
 		Error string `json:"error"`
@@ -153,7 +153,8 @@ func ErrorCode(body []byte) string {
 	case "bad_refresh_token":
 		return codeInvalidGrant
 	case "invalid_request", codeInvalidClient, codeInvalidGrant, "unauthorized_client", "unsupported_grant_type",
-		"invalid_scope", "invalid_target":
+		"invalid_scope", "invalid_target", "server_error", "temporarily_unavailable",
+		"invalid_redirect_uri", "invalid_client_metadata":
 		return refusal.Error
 	}
 	return ""

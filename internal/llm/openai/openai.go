@@ -38,6 +38,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"answerd/internal/auth/fetch"
 	"answerd/internal/help"
 	"answerd/internal/llm"
 	"answerd/internal/tlsconfig"
@@ -147,7 +148,7 @@ func New(cfg Config) *Model {
 
 // newConnections returns a transport with a separate connection pool and the certificates of cfg.
 func newConnections(cfg Config) roundTripper {
-	pool := http.DefaultTransport.(*http.Transport).Clone()
+	pool := fetch.NewTransport()
 	pool.MaxIdleConns, pool.MaxIdleConnsPerHost = idleConnsPerHost, idleConnsPerHost
 	pool.WriteBufferSize = writeBuffer
 	pool.DisableCompression = true // proxies that compress a stream also delay it

@@ -197,12 +197,18 @@ var (
 // with any other format. The rest ignore it.
 var knownFormats = []string{`"date-time"`, `"int32"`, `"int64"`, `"float"`, `"double"`}
 
+// typeNames are the types of JSON Schema, as JSON. Some servers write others, such as any or date, which endpoints refuse.
+var typeNames = []string{`"null"`, `"boolean"`, `"integer"`, `"number"`, `"string"`, `"array"`, `"object"`}
+
 // adaptKeywords returns a copy of a schema in which all keywords have a form that endpoints accept, including the
 // keywords of nested schemas.
 func (object orderedObject) adaptKeywords() orderedObject {
 	out := object.withoutInvalid()
 	for i, keyword := range out {
 		out[i] = keyword.adaptNested()
+	}
+	if t := out.member("type"); jsontext.Value(t).Kind() == '"' && !slices.Contains(typeNames, string(t)) {
+		out = out.withoutMember("type").addDescription("Type: " + strings.Trim(string(t), `"`))
 	}
 	if f := out.member("format"); jsontext.Value(f).Kind() == '"' && !slices.Contains(knownFormats, string(f)) {
 		out = out.withoutMember("format").addDescription("Format: " + strings.Trim(string(f), `"`))
@@ -238,15 +244,16 @@ func (keyword orderedMember) adaptNested() orderedMember {
 }
 
 // withoutInvalid returns a copy of a schema without the keywords whose value has the wrong type, because endpoints
-// refuse those. Servers in Go write null for an empty list, servers in PHP write [] for an empty object, and JSON
-// Schema draft 3 has a boolean in required. null is valid in const and default, and is kept in extensions ("x-").
+// refuse those. Servers in Go write null for an empty list, servers in PHP write [] for an empty object, JSON Schema
+// draft 3 has a boolean in required, and draft 4 and OpenAPI 3.0 have one in exclusiveMinimum and exclusiveMaximum. null
+// is valid in const and default, and is kept in extensions ("x-").
 func (object orderedObject) withoutInvalid() orderedObject {
 	return slices.DeleteFunc(slices.Clone(object), func(keyword orderedMember) bool {
 		switch keyword.jsonKind() {
 		case 'n':
 			return keyword.name != "const" && keyword.name != "default" && !strings.HasPrefix(keyword.name, "x-")
 		case 't', 'f':
-			return keyword.name == "required"
+			return slices.Contains([]string{"required", "exclusiveMinimum", "exclusiveMaximum"}, keyword.name)
 		case '[':
 			return slices.Contains(schemaMapKeywords, keyword.name)
 		}

@@ -338,20 +338,24 @@ func (c *Catalog) nameToolsLocked(id int, entry serverEntry, pending map[string]
 }
 
 // addAliasesLocked adds the alias <server>_<tool> for each named tool, unless another tool has that name. With the
-// alias, a name that includes the server works regardless of what other servers list.
+// alias, a name that includes the server works regardless of what other servers list. If several tools have the same
+// alias, as the tools b_c of a server a and c of a server a_b have, the first one that was named gets it.
 func (c *Catalog) addAliasesLocked() {
-	aliases := map[string]Resolved{}
-	for _, tool := range c.byName {
-		entry, listed := c.entries[tool.ServerID]
-		if !listed {
-			continue
+	tools := slices.SortedFunc(maps.Values(c.byName), func(a, b Resolved) int {
+		if isBlocked := a.Disabled != ""; isBlocked != (b.Disabled != "") {
+			return orderFalseFirst(isBlocked)
 		}
-		alias := nameWithServer(entry.cfg, tool.Original)
+		if order := cmp.Compare(slices.Index(c.order, a.ServerID), slices.Index(c.order, b.ServerID)); order != 0 {
+			return order
+		}
+		return compareForNaming(c.entries[a.ServerID].cfg, a.Original, b.Original)
+	})
+	for _, tool := range tools {
+		alias := nameWithServer(c.entries[tool.ServerID].cfg, tool.Original)
 		if !c.isTakenLocked(alias, tool.id()) {
-			aliases[alias] = tool
+			c.byName[alias] = tool
 		}
 	}
-	maps.Copy(c.byName, aliases)
 }
 
 // nameBlockedLocked adds the blocked tools to byName, so that a call of one is refused with the reason, rather than as

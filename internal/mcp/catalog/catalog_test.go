@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/schema"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -184,5 +185,21 @@ func TestSetServersDropsTheListsOfRemovedServers(t *testing.T) {
 	c.SetServers([]int{1}, nil, nil)
 	if got := len(c.entries); got != 1 {
 		t.Errorf("lists of tools after a server was removed = %d, want 1", got)
+	}
+}
+
+func TestToolThatDoesNotDecodeSaysWhichMemberIsWrong(t *testing.T) {
+	for raw, want := range map[string]string{
+		`"t"`:                           "it is a JSON string, not an object",
+		`{"name":"t","annotations":[]}`: "its member annotations cannot be a JSON array",
+		`{"name":"t","annotations":{"readOnlyHint":"yes"}}`: "its member annotations.readOnlyHint cannot be a JSON string",
+	} {
+		if _, err := Decode(json.RawMessage(raw)); err == nil || err.Error() != want {
+			t.Errorf("Decode(%s): got the error %v, want %s", raw, err, want)
+		}
+	}
+	_, err := schema.Compile(json.RawMessage(`{"properties":[]}`))
+	if want := `"properties" in it cannot be an array`; err == nil || err.Error() != want {
+		t.Errorf("got the error %v, want %s", err, want)
 	}
 }

@@ -88,17 +88,25 @@ type toolNamer struct {
 // server's list. Tools whose prefixed names are safe come first, so that they get those names.
 func sortForNaming(cfg *config.Server, tools []Tool) []Tool {
 	sorted := slices.Clone(tools)
-	slices.SortFunc(sorted, func(a, b Tool) int {
-		aUnsafe, bUnsafe := hasUnsafeName(cfg, a.Original), hasUnsafeName(cfg, b.Original)
-		switch {
-		case !aUnsafe && bUnsafe:
-			return -1
-		case aUnsafe && !bUnsafe:
-			return 1
-		}
-		return strings.Compare(a.Original, b.Original)
-	})
+	slices.SortFunc(sorted, func(a, b Tool) int { return compareForNaming(cfg, a.Original, b.Original) })
 	return sorted
+}
+
+// compareForNaming compares two tools of one server, given by their original names, for sortForNaming.
+func compareForNaming(cfg *config.Server, a, b string) int {
+	if isUnsafe := hasUnsafeName(cfg, a); isUnsafe != hasUnsafeName(cfg, b) {
+		return orderFalseFirst(isUnsafe)
+	}
+	return strings.Compare(a, b)
+}
+
+// orderFalseFirst returns the result of comparing a with b, which differ in a bool, so that false comes first. a is the
+// value of the first one.
+func orderFalseFirst(a bool) int {
+	if a {
+		return 1
+	}
+	return -1
 }
 
 // hasUnsafeName reports whether a model provider may reject the tool's original name with the configured prefix. The

@@ -252,3 +252,16 @@ func FuzzNames(f *testing.F) {
 		}
 	})
 }
+
+func TestAliasOfSeveralToolsIsTheFirstOnes(t *testing.T) {
+	for range 20 { // the order of a map must not decide
+		c := newTestCatalog()
+		namesIn(c, []string{"b_c", "x/y", "x_y"}, nil, nil)
+		c.SetTools(1, &config.Server{Name: "a_b"}, []Tool{{Original: "c", Server: "a_b"}})
+		for alias, want := range map[string]string{"a_b_c": "b_c", "a_x_y": "x_y"} {
+			if got, _ := c.Resolve(alias); got.Server != "a" || got.Original != want {
+				t.Fatalf("Resolve(%q) = %s of server %s, want %s of server a", alias, got.Original, got.Server, want)
+			}
+		}
+	}
+}

@@ -84,7 +84,7 @@ func Decode(raw json.RawMessage) (Tool, error) {
 		return Tool{}, errors.New("it is not UTF-8")
 	}
 	if err := json.Unmarshal(raw, &decoded); err != nil {
-		return Tool{Original: decoded.Name}, fmt.Errorf("it does not decode: %w", err) // the name is for the log
+		return Tool{Original: decoded.Name}, describeTypeError(err) // the name is for the log
 	}
 	tool := Tool{Original: decoded.Name, Title: decoded.Title, Description: wire.Truncate(decoded.Description, MaxDescription)}
 	if err := CheckName(decoded.Name); err != nil {
@@ -113,6 +113,19 @@ func Decode(raw json.RawMessage) (Tool, error) {
 		tool.OutputSchema = outputSchema
 	}
 	return tool, nil
+}
+
+// describeTypeError converts err, with which a tool failed to decode. If a member has the wrong type, the result says
+// which: the text of err would show Go's types.
+func describeTypeError(err error) error {
+	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	switch {
+	case !ok:
+		return fmt.Errorf("it does not decode: %w", err)
+	case wrong.Field == "":
+		return errors.New("it is a JSON " + wrong.Value + ", not an object")
+	}
+	return fmt.Errorf("its member %s cannot be a JSON %s", wrong.Field, wrong.Value)
 }
 
 // requiresTask reports whether a tool can only be called as a task, which answerd does not support (2025-11-25

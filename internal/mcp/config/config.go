@@ -21,7 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/url"
 	"path"
 	"slices"
@@ -69,6 +68,8 @@ type Server struct {
 	WorkDir string // "" means that of answerd
 	onlyEnv bool   // "inheritEnv": false
 
+	incomplete bool // disabled, and read from a file without the variables or files that its values need
+
 	ToolPrefix string   // "" keeps the names of the tools
 	Hidden     bool     // callable by name, but not offered to the model
 	AllowTools []string // patterns; empty allows all tools
@@ -95,8 +96,8 @@ type Server struct {
 	Resources []string
 
 	// StandaloneStream decides whether HTTP sessions of protocol versions before 2026-07-28 open the standalone SSE
-	// stream (GET). nil: if the server announces changes of its tools or of the configured Resources. true: always,
-	// because some servers send elicitation requests only there. false: never.
+	// stream (GET). nil: if the server announces changes of its tools or of the configured Resources, or with Sampling.
+	// true: always, because some servers send elicitation requests only there. false: never.
 	StandaloneStream *bool
 
 	// Timeout bounds how long a server may be silent during a call; 0: the client's default. Each
@@ -194,6 +195,9 @@ func CheckRedirects(servers []Server, defaultURL string) error {
 func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	if n := utf8.RuneCountInString(s.Name); n < 1 || n > maxServerName || strings.ContainsFunc(s.Name, isUnprintable) {
 		return fieldErrorf("name", "must be 1 to %d printable characters", maxServerName)
+	}
+	if s.incomplete {
+		return nil // the server is checked when the file enables it
 	}
 	checks := []func() *fieldError{s.checkPatterns, s.checkSettings}
 	switch s.TransportType() {
@@ -337,7 +341,7 @@ func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 		return fieldErrorf("url", "must not have a fragment")
 	}
 
-	if parsed.Scheme == encrypted || IsLoopback(parsed.Hostname()) {
+	if parsed.Scheme == encrypted || fetch.IsLoopback(parsed.Hostname()) {
 		return nil
 	}
 
@@ -356,13 +360,6 @@ func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 		}
 	}
 	return nil
-}
-
-// IsLoopback reports whether host is this machine: "localhost" or a loopback address. It does not resolve other names,
-// because they could resolve to another address the next time.
-func IsLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // maxResourceURI is the maximum length of a resource's URI in bytes.

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"runtime"
 	"strings"
 
@@ -79,6 +80,9 @@ func parseEnvFile(server *Server, v jsonValue) error {
 	}
 	text, err := readText(name, v.reader.getenv)
 	if err != nil {
+		if err = v.reader.reportMissing(err); err == nil {
+			return nil
+		}
 		return v.errorf("%s", err)
 	}
 	variables, err := ReadEnv(text)
@@ -104,13 +108,17 @@ func ReadEnv(text string) (map[string]string, error) {
 		}
 		name, value, ok := strings.Cut(line, "=")
 		name = strings.TrimSpace(name)
-		if !ok || !variableName.MatchString(name) {
+		if !ok || !envFileName.MatchString(name) {
 			return nil, fmt.Errorf("line %d of that file is not NAME=value", i+1)
 		}
 		env[name] = unquoteEnv(strings.TrimSpace(value))
 	}
 	return env, nil
 }
+
+// envFileName matches the names of variables in environment files. As in VS Code and Docker, they may have dots and
+// hyphens, such as those of Spring.
+var envFileName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
 
 // unquoteEnv removes the quotes around a value of an environment file, and a comment after the value. Between double
 // quotes it also replaces the escapes \n, \" and \\.

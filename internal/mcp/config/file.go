@@ -57,7 +57,7 @@ func parseFile(top jsonValue) ([]Server, error) {
 	}
 	switch {
 	case list == nil:
-		return nil, top.errorf("has no mcpServers")
+		return nil, addUnknown(top.errorf("has no mcpServers"), unknown)
 	case list.name == "servers" && list.raw.Kind() == '[':
 		isList := func(f jsonValue) bool { return f.name == list.name }
 		return parseSeedFile(*list, slices.DeleteFunc(fields, isList))
@@ -249,10 +249,25 @@ func parseServer(v jsonValue) (Server, error) {
 	if slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "httpUrl" }) {
 		fields = slices.DeleteFunc(fields, func(f jsonValue) bool { return f.name == "url" })
 	}
+	v.reader.startServer(fields)
 	if err := readFields(&server, fields, serverFields); err != nil {
 		return server, err
 	}
-	return server, server.completeServer(v, fields)
+	err = server.completeServer(v, fields)
+	if err != nil && server.URL == "" && server.Command == "" {
+		isKnown := func(f jsonValue) bool { return serverFields[f.name] != nil }
+		err = addUnknown(err, slices.DeleteFunc(fields, isKnown))
+	}
+	return server, err
+}
+
+// addUnknown adds the first unknown member to err, which says that a member is missing. The unknown member may be the
+// missing one with a misspelled name.
+func addUnknown(err error, unknown []jsonValue) error {
+	if len(unknown) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; %w", err, unknown[0].errorf("unknown member"))
 }
 
 // readFields reads fields into s in the file's order. readers maps a field's name to the function that reads it. A
@@ -276,15 +291,18 @@ func readFields(s *Server, fields []jsonValue, readers map[string]fieldReader) e
 // server. v is the server in the file, and fields are its members. An error names the line of the wrong field, or the
 // server's line if the file does not have that field.
 func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
+	s.incomplete = v.reader.incomplete
 	if s.Type == "" && s.URL != "" && s.Command != "" {
 		return v.errorf("has both url and command")
 	}
 	s.Type = s.TransportType()
 	switch {
-	case s.Type == TypeStdio && s.Command == "":
+	case s.Type == TypeStdio && s.Command == "" && !s.incomplete:
 		return v.errorf("command is missing")
 	case s.Type == TypeStdio && !s.onlyEnv:
 		s.Env = mergeEnv(inheritedEnv(v.reader.getenv), s.Env)
+	case s.Type != TypeStdio:
+		s.dropEnv(fields)
 	}
 	// Check the server here, where the line is known. Whether the service has a token of its own is not known yet, so
 	// mcp.New checks the server again.
@@ -300,6 +318,17 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 		}
 	}
 	return v.errorf("%s", mistake.problem)
+}
+
+// dropEnv drops the environment of a server that is not a child process, with a warning. Cursor's documentation had one
+// beside a url, and no host uses it there. fields are the server's members in the file.
+func (s *Server) dropEnv(fields []jsonValue) {
+	for _, f := range fields {
+		if len(s.Env) > 0 && (f.name == "env" || f.name == "envFile") {
+			s.Env = nil
+			f.reader.warn(f.errorf("is not used: it is for servers of type stdio").Error())
+		}
+	}
 }
 
 // otherNames maps some of answerd's fields to the fields of other MCP hosts that set the same thing.

@@ -172,12 +172,13 @@ func TestParseReadsFilesOfOtherHosts(t *testing.T) {
 	}
 }
 
-func TestParseWarnsOfUnknownMembers(t *testing.T) {
+func TestParseWarnsOfUnusedMembers(t *testing.T) {
 	for file, want := range map[string]string{
 		"{\"mcpServers\":{},\n\"other\":[]}":                                                `the file, other: unknown member (line 2)`,
 		"{\"mcpServers\":{},\n// \"a\"\n\"inputs\":[]}":                                     `the file, inputs: the values of inputs are not asked for; they are those of environment variables (line 3)`,
 		fileWithHTTPServer(`, "nope": 1`):                                                   `server "crm", nope: unknown member (line 3)`,
 		fileWithHTTPServer(`, "transport": {"type": "http"}`):                               `server "crm", transport: unknown member (line 3)`,
+		fileWithHTTPServer(`, "env": {"A": "secret"}`):                                      `server "crm", env: is not used: it is for servers of type stdio (line 3)`, // as in Cursor's documentation
 		fileWithHTTPServer(`, "a b": 1`):                                                    `server "crm", "a b": unknown member (line 3)`,
 		fileWithHTTPServer(`, "tools": {"hide": []}`):                                       `server "crm", tools.hide: unknown member (line 3)`,
 		fileWithHTTPServer(`, "auth": {"type": "jwt", "realm": "s3cret"}`):                  `server "crm", auth.realm: unknown member (line 3)`,
@@ -259,8 +260,47 @@ func TestByteOrderMarkIsIgnored(t *testing.T) {
 	if _, _, err := Parse([]byte(mark+mark+`{}`), testGetenv); err == nil {
 		t.Error("Parse with two marks = no error, want one")
 	}
-	if env, err := ReadEnv(mark + "A=b\r\n"); err != nil || env["A"] != "b" {
-		t.Errorf("ReadEnv = %q, %v, want A=b", env, err)
+	if env, err := ReadEnv(mark + "A=b\r\nspring.my-app=c\n"); err != nil || env["A"] != "b" || env["spring.my-app"] != "c" {
+		t.Errorf("ReadEnv = %q, %v, want A=b and spring.my-app=c", env, err)
+	}
+}
+
+// TestParseIgnoresTrailingCommas reads files as people write them for VS Code, which accepts a comma before } and ].
+func TestParseIgnoresTrailingCommas(t *testing.T) {
+	file := "{\"mcpServers\": {\"a\": {\"command\": \"x\", \"args\": [\"a,]\", \"\\\",}\" , /* the last */ ],\n // the end\n},},\n}"
+	servers, warnings, err := Parse([]byte(file), testGetenv)
+	if want := []string{"a,]", `",}`}; err != nil || len(warnings) > 0 || !slices.Equal(servers[0].Args, want) {
+		t.Errorf("Parse(%s) = %+v, %q, %v, want the arguments %q", file, servers, warnings, err, want)
+	}
+	for _, bad := range []string{`{"mcpServers":{"a":{"command":"x","args":["a",,]}}}`, `{"mcpServers":{"a":{"command":,}}}`, `{"mcpServers":{}},`} {
+		if _, _, err := Parse([]byte(bad), testGetenv); err == nil {
+			t.Errorf("Parse(%s) = no error, want one", bad)
+		}
+	}
+}
+
+// TestDisabledServersNeedNoVariables reads servers that are disabled because this machine lacks what they need.
+func TestDisabledServersNeedNoVariables(t *testing.T) {
+	for _, fields := range []string{
+		`"command": "x", "env": {"A": "${NOPE}"}, "disabled": true`, `"command": "x", "enabled": false, "envFile": "/absent"`,
+		`"disabled": true, "url": "https://${NOPE}/mcp", "bearerToken": "${file:/absent}"`, `"command": "${NOPE}", "type": "stdio", "disabled": true`,
+	} {
+		servers, _, err := Parse([]byte(`{"mcpServers": {"off": {`+fields+`}, "on": {"url": "https://h"}}}`), testGetenv)
+		if err != nil || len(servers) != 2 || !servers[0].Disabled || Check(servers, true) != nil {
+			t.Errorf("Parse() with the disabled server {%s} = %+v, %v, want two servers that pass Check", fields, servers, err)
+		}
+		file := `{"mcpServers": {"off": {` + fields + `}, "on": {"url": "https://${NOPE}"}}}`
+		want := `mcp.json: server "on", url: needs the environment variable NOPE, which is not set (line 1)`
+		if _, _, err := Parse([]byte(file), testGetenv); err == nil || err.Error() != want {
+			t.Errorf("Parse() with an enabled server after it = %v, want %s", err, want)
+		}
+	}
+	if _, _, err := Parse([]byte(`{"mcpServers": {"off": {"url": "ftp://h", "disabled": true}}}`), testGetenv); err == nil {
+		t.Error("Parse() of a disabled server with another mistake = no error, want one")
+	}
+	const seed = `{"servers": [{"id": "off", "enabled": false, "source": {"type": "Http", "url": "https://h", "headers": {"X": "${NOPE}"}}}]}`
+	if servers, _, err := Parse([]byte(seed), testGetenv); err != nil || len(servers) != 1 {
+		t.Errorf("Parse(%s) = %+v, %v, want one server", seed, servers, err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,6 +42,27 @@ type fileReader struct {
 	unset    []string          // inputs that servers use and that have no value
 	warnings []string
 	more     int // warnings beyond maxWarnings
+
+	inDisabled bool // the values are those of a disabled server
+	incomplete bool // a value of the present server needs something that does not exist; only if inDisabled
+}
+
+// startServer prepares r for the values of a server with these fields.
+func (r *fileReader) startServer(fields []jsonValue) {
+	r.inDisabled = slices.ContainsFunc(fields, func(f jsonValue) bool {
+		return f.name == "disabled" && f.raw.Kind() == 't' || f.name == "enabled" && f.raw.Kind() == 'f'
+	})
+	r.incomplete = false
+}
+
+// reportMissing returns err, which says that a value needs a variable or a file that does not exist. In a disabled
+// server it returns nil and sets r.incomplete, because the server is not used, and what it needs may not exist here.
+func (r *fileReader) reportMissing(err error) error {
+	if !r.inDisabled {
+		return err
+	}
+	r.incomplete = true
+	return nil
 }
 
 // maxWarnings is the maximum number of warnings about one file.
@@ -58,9 +80,9 @@ func (r *fileReader) warn(text string) {
 // byteOrderMark may be at the start of a file that was saved on Windows.
 const byteOrderMark = "\ufeff"
 
-// parseJSON parses data as one JSON value, ignoring comments and a byte order mark. It rejects more than maxFileSize
-// bytes and more than maxFileDepth levels. Duplicate names in an object are an error, because programs differ about
-// which one counts (RFC 8259 section 4).
+// parseJSON parses data as one JSON value, ignoring comments, commas before } and ], and a byte order mark. It rejects
+// more than maxFileSize bytes and more than maxFileDepth levels. Duplicate names in an object are an error, because
+// programs differ about which one counts (RFC 8259 section 4).
 func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 	switch {
 	case len(data) > maxFileSize:
@@ -69,6 +91,7 @@ func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 		return jsonValue{}, errors.New("not UTF-8")
 	}
 	data = blankComments(bytes.TrimPrefix(data, []byte(byteOrderMark)))
+	blankTrailingCommas(data)
 	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
 	isComplete := false
 	for !isComplete {
@@ -110,6 +133,28 @@ func blankComments(data []byte) []byte {
 		}
 	}
 	return out
+}
+
+// blankTrailingCommas replaces the comma before each } and ] by a space. VS Code and Cursor accept such commas. data must
+// not have comments.
+func blankTrailingCommas(data []byte) {
+	comma := -1 // index of a comma after which there was only white space so far; -1 if there is none
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case ' ', '\t', '\r', '\n':
+			continue
+		case ',':
+			comma = i
+			continue
+		case '}', ']':
+			if comma >= 0 {
+				data[comma] = ' '
+			}
+		case '"':
+			i += endOfString(data[i:])
+		}
+		comma = -1
+	}
 }
 
 // endOfString returns the index of the quote that closes the string at the start of text, or len(text) if the string is

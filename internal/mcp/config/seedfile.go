@@ -107,6 +107,7 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 			return server, err
 		}
 	}
+	v.reader.startServer(fields)
 	if err := readFields(&server, fields, seedServerFields); err != nil {
 		return server, err
 	}

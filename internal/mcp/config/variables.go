@@ -60,7 +60,7 @@ var (
 )
 
 // lookupVariable returns the value of ${inside}, for all forms that expandVariables lists. It returns an error if an
-// environment variable has neither a value nor a default.
+// environment variable has neither a value nor a default, except in a disabled server (reportMissing).
 func (r *fileReader) lookupVariable(inside string) (string, error) {
 	switch inside {
 	case "/", "pathSeparator":
@@ -86,7 +86,10 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 	}
 	if file, ok := strings.CutPrefix(inside, "file:"); ok {
 		text, err := readText(file, r.getenv)
-		return strings.TrimSpace(text), err
+		if err != nil {
+			return "", r.reportMissing(err)
+		}
+		return strings.TrimSpace(text), nil
 	}
 	name, fallback, hasFallback := strings.Cut(strings.TrimPrefix(inside, "env:"), ":-")
 	if !variableName.MatchString(name) {
@@ -98,7 +101,7 @@ func (r *fileReader) lookupVariable(inside string) (string, error) {
 	case value != "":
 		return value, nil
 	case !hasFallback:
-		return "", fmt.Errorf("needs the environment variable %s, which is not set", name)
+		return "", r.reportMissing(fmt.Errorf("needs the environment variable %s, which is not set", name))
 	}
 	return fallback, nil
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// contentBlock has the members of an MCP content block that answerd uses. readBlock sets the undecoded members.
-// parseMembers decodes them into the other fields.
+// contentBlock has the members of an MCP content block that answerd uses.
 type contentBlock struct {
 	// Type is "" if the block cannot be decoded.
 	Type        string  `json:"type"`
@@ -34,12 +33,12 @@ type contentBlock struct {
 	} `json:"resource"`
 
 	raw json.RawMessage // the whole block
-	// Undecoded members, nil if absent. They are decoded only when needed, because texts and media may be large.
+	// Undecoded members, nil if absent.
 	typeJSON, textJSON, mimeJSON, dataJSON json.RawMessage
 }
 
-// parsedBlocks returns the blocks of r.Content with their members decoded. The first call decodes them and keeps them
-// in r.blocks.
+// parsedBlocks returns the blocks of r.Content. If r does not come from Decode, the first call decodes them and keeps
+// them in r.blocks.
 func (r *Result) parsedBlocks() []contentBlock {
 	if len(r.blocks) != len(r.Content) { // only Decode sets r.blocks
 		r.blocks = make([]contentBlock, len(r.Content))
@@ -47,17 +46,11 @@ func (r *Result) parsedBlocks() []contentBlock {
 			r.blocks[i], _ = readBlock(wire.NewDecoder(raw), raw)
 		}
 	}
-	if !r.isParsed {
-		for i := range r.blocks {
-			r.blocks[i].parseMembers()
-		}
-		r.isParsed = true
-	}
 	return r.blocks
 }
 
-// readBlock reads the next content block from dec, which must be a decoder of raw. It sets only the block's undecoded
-// members, which share memory with raw.
+// readBlock reads the next content block from dec, which must be a decoder of raw. The block's undecoded members share
+// memory with raw.
 func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error) {
 	start := int(dec.InputOffset())
 	err = wire.ReadObject(dec, func(name string) (err error) {
@@ -77,12 +70,13 @@ func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error
 	})
 	end := int(dec.InputOffset())
 	block.raw = bytes.TrimLeft(raw[start:end:end], ", \t\r\n") // the decoder has not yet read a comma before the block
+	block.parseMembers()
 	return block, err
 }
 
-// parseMembers decodes the members that readBlock has set. A member that is absent or null becomes empty. If a member
-// has the wrong type, or if an image or audio has no data, the block cannot be decoded. parseMembers then clears all
-// fields except raw.
+// parseMembers decodes the undecoded members, which readBlock has set. A member that is absent or null becomes empty.
+// If a member has the wrong type, or if an image or audio has no data, the block cannot be decoded. parseMembers then
+// clears all fields except raw.
 func (b *contentBlock) parseMembers() {
 	blockType, isTypeValid := wire.Text(b.typeJSON)
 	isValid := false
@@ -163,7 +157,6 @@ func BlockText(raw json.RawMessage) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	block.parseMembers()
 	if block.Type == "" {
 		return "", errors.New("a member of the content block is missing or has the wrong type")
 	}

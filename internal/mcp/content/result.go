@@ -42,8 +42,7 @@ type Result struct {
 	// SignIn is set if the call was not sent because its user must sign in first. All other fields are empty then.
 	SignIn *SignIn
 
-	blocks   []contentBlock // the blocks of Content
-	isParsed bool           // the members of blocks are decoded
+	blocks []contentBlock // the blocks of Content
 }
 
 // Decode decodes a tools/call result from its original bytes. It does not use the SDK's types, which turn large
@@ -236,7 +235,7 @@ func joinArray(values []json.RawMessage) json.RawMessage {
 // otherwise nil.
 func (r *Result) checkDepth() error {
 	for _, value := range append([]json.RawMessage{r.Structured}, r.Content...) {
-		if isDeeper(value, MaxDepth) {
+		if wire.IsDeeper(value, MaxDepth) {
 			preview, _ := TruncateText(string(value), maxDepthPreview, "")
 			return &DepthError{preview}
 		}

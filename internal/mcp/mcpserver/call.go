@@ -150,26 +150,51 @@ func (e Elicitation) sdkParams() *sdk.ElicitParams {
 	return &sdk.ElicitParams{Mode: ModeForm, Message: e.Message, RequestedSchema: e.Schema}
 }
 
-// newElicitResult converts r from the SDK's type. It drops content unless the user accepted.
+// newElicitResult converts r from the SDK's type. It drops content unless the user accepted. An action that MCP does not
+// define becomes ActionCancel, because the user has not decided.
 func newElicitResult(r *sdk.ElicitResult) ElicitResult {
-	a := ElicitResult{Action: r.Action}
-	if r.Action == ActionAccept && r.Content != nil {
-		a.Content, _ = json.Marshal(r.Content) // cannot fail: the SDK decoded it from JSON
+	switch {
+	case r.Action == ActionAccept && r.Content != nil:
+		content, _ := json.Marshal(r.Content) // cannot fail: the SDK decoded it from JSON
+		return ElicitResult{Action: ActionAccept, Content: content}
+	case r.Action == ActionAccept, r.Action == ActionDecline:
+		return ElicitResult{Action: r.Action}
 	}
-	return a
+	return ElicitResult{Action: ActionCancel}
 }
 
-// Elicit asks the client's user and waits for the answer. It returns an error if ctx ends or the client cancels the
-// call first. It may be called concurrently, and only if OpenStream is true.
+// Elicit asks the client's user and waits for the answer, which it does not check against e.Schema. It returns an error
+// if ctx ends or the client cancels the call first. It may be called concurrently, and only if OpenStream is true.
 func (c *Call) Elicit(ctx context.Context, e Elicitation) (ElicitResult, error) {
 	elicitCtx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	r, err := c.req.Session.Elicit(elicitCtx, e.sdkParams())
+	params := e.sdkParams()
+	elicitCtx = context.WithValue(elicitCtx, formKey{}, params.RequestedSchema)
+	params.RequestedSchema = nil // sendForm adds it
+	r, err := c.req.Session.Elicit(elicitCtx, params)
 	if err != nil {
 		return ElicitResult{}, err
 	}
 	return newElicitResult(r), nil
+}
+
+// formKey is the key of the context value that has the schema of the form that Elicit sends; nil for a URL.
+type formKey struct{}
+
+// sendForm is SDK middleware that adds the form's schema to an elicitation of Elicit. Until then the SDK does not know
+// the schema. It would return an error for an answer that does not match the schema, although the user can correct the
+// answer, and for every answer to a form that the SDK does not accept, for example because of a format.
+func sendForm(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		elicit, isElicitation := req.GetParams().(*sdk.ElicitParams)
+		if isElicitation {
+			params := *elicit
+			params.RequestedSchema = ctx.Value(formKey{})
+			req = &sdk.ServerRequest[sdk.Params]{Session: req.GetSession().(*sdk.ServerSession), Params: &params}
+		}
+		return next(ctx, method, req)
+	}
 }
 
 // Progress sends a progress notification if the client asked for progress. progress must increase with each

@@ -28,6 +28,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -35,6 +36,7 @@ import (
 	"time"
 
 	sdkauth "github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -116,6 +118,7 @@ func (h *Handler) newSDKServer() *sdk.Server {
 		},
 	})
 	server.AddTool(h.Tool.sdkTool(), h.handleCall)
+	server.AddSendingMiddleware(sendForm)
 	if h.MoreTools != nil {
 		server.AddReceivingMiddleware(h.serveMoreTools)
 	}
@@ -203,7 +206,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodDelete:
 		// Cancel the session's calls, because the SDK waits for them before it ends the session.
 		h.calls.cancelMatching(nil, func(c *Call) bool { return c.session == sessionID && c.owner == owner })
-	case needsSession && r.Method == http.MethodPost && !isInitialize(r):
+	case needsSession && r.Method == http.MethodPost && readMessage(r).Method != "initialize":
 		// The SDK would answer 200, and admitSession would end the session of another caller.
 		http.Error(w, "the first request must be initialize, and all others must have the header Mcp-Session-Id", http.StatusBadRequest)
 		return
@@ -229,18 +232,55 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// If the SDK begins a session, it writes the session's id to the response header.
 		defer func() { h.sessions.add(w.Header().Get("Mcp-Session-Id"), owner) }()
 	default:
-		h.sessions.recordUse(sessionID, owner)
+		isOwn := h.sessions.recordUse(sessionID, owner)
+		if isOwn && r.Method == http.MethodPost && answerUnknownMethod(s, readMessage(r)) {
+			return
+		}
 	}
 	h.attachRequest(next, r, s).ServeHTTP(s, withPlaceholderToken(r))
 }
 
-// isInitialize reports whether the body of r is an initialize request. It replaces the body by a copy for the SDK. The
-// middleware in front of the Handler has limited the body.
-func isInitialize(r *http.Request) bool {
+// message has the members of a JSON-RPC message that say how it is answered.
+type message struct {
+	ID     json.RawMessage
+	Method string // "" for a response
+}
+
+// readMessage returns the message in the body of r, or the zero value if the body is something else, such as a batch.
+// It replaces the body by a copy for the SDK. The middleware in front of the Handler has limited the body.
+func readMessage(r *http.Request) (m message) {
 	body, err := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	var message struct{ Method string }
-	return err == nil && json.Unmarshal(body, &message) == nil && message.Method == "initialize"
+	if err != nil || json.Unmarshal(body, &m) != nil {
+		return message{}
+	}
+	return m
+}
+
+// sessionMethods are the methods of requests and notifications that the server handles in a session.
+var sessionMethods = []string{
+	"initialize", "ping", "tools/list", "tools/call", "logging/setLevel", "prompts/list", "resources/list", "resources/templates/list",
+	"notifications/initialized", "notifications/cancelled", "notifications/progress", "notifications/roots/list_changed",
+}
+
+// answerUnknownMethod answers m and returns true if m has a method that is not in sessionMethods. An unknown request
+// gets a JSON-RPC error, and an unknown notification is ignored (JSON-RPC 2.0, 4.1 and 5.1). The SDK would answer both
+// with 400, on which clients with the Python SDK 1 end the session.
+func answerUnknownMethod(w http.ResponseWriter, m message) bool {
+	if m.Method == "" || slices.Contains(sessionMethods, m.Method) {
+		return false
+	}
+	if m.ID == nil {
+		w.WriteHeader(http.StatusAccepted)
+		return true
+	}
+	w.Header().Set("Content-Type", "application/json")
+	answer, _ := json.Marshal(map[string]any{ // cannot fail: m.ID is JSON
+		"jsonrpc": "2.0", "id": m.ID,
+		"error": map[string]any{"code": jsonrpc.CodeMethodNotFound, "message": fmt.Sprintf("method not found: %.80q", m.Method)},
+	})
+	_, _ = w.Write(answer) // fails only if the client is gone
+	return true
 }
 
 // callRequest has a call's HTTP request and the stream of the response.

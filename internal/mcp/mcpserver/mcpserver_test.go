@@ -73,6 +73,30 @@ func TestRequestWithoutSessionIsRefused(t *testing.T) {
 	}
 }
 
+// JSON-RPC 2.0: an unknown method is an error of its request, and an unknown notification is ignored. Clients with the
+// Python SDK 1 end their session on 400.
+func TestUnknownMethodOfASessionIsAnswered(t *testing.T) {
+	h := newHandler(t, mcpserver.Options{}, sayHello)
+	defer h.Close(t.Context())
+	id := serveRequest(h, newRequest("POST", initialize)).Header().Get("Mcp-Session-Id")
+	for _, test := range []struct {
+		body, session string
+		status        int
+		want          string
+	}{
+		{`{"jsonrpc":"2.0","id":"a","method":"tasks/list"}`, id, http.StatusOK, `"code":-32601,"message":"method not found: \"tasks/list\""},"id":"a"`},
+		{`{"jsonrpc":"2.0","method":"notifications/tasks/status"}`, id, http.StatusAccepted, ""},
+		{`{"jsonrpc":"2.0","id":1,"method":"ping"}`, id, http.StatusOK, `"result":{}`},
+		{`{"jsonrpc":"2.0","id":1,"result":{}}`, id, http.StatusAccepted, ""},
+		{`{"jsonrpc":"2.0","id":1,"method":"tasks/list"}`, "other", http.StatusNotFound, ""},
+	} {
+		w := serveRequest(h, newRequest("POST", test.body, "Mcp-Session-Id", test.session))
+		if w.Code != test.status || !strings.Contains(w.Body.String(), test.want) {
+			t.Errorf("%s: got %d %s, want %d and %s", test.body, w.Code, w.Body, test.status, test.want)
+		}
+	}
+}
+
 // A client that forgets its sessions cannot open any number of them.
 func TestSessionsAreBoundedAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -30,13 +30,17 @@ func (s *sessionRegistry) add(id, owner string) {
 	}
 }
 
-// recordUse records that a session is being used now. It ignores a session that is unknown or has another owner.
-func (s *sessionRegistry) recordUse(id, owner string) {
+// recordUse records that a session is being used now, and returns true. If the session is unknown or has another owner,
+// recordUse does nothing and returns false.
+func (s *sessionRegistry) recordUse(id, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if use, ok := s.uses[id]; ok && use.owner == owner {
-		s.uses[id] = sessionUse{owner, time.Now()}
+	use, ok := s.uses[id]
+	if !ok || use.owner != owner {
+		return false
 	}
+	s.uses[id] = sessionUse{owner, time.Now()}
+	return true
 }
 
 // openSessions returns the server's sessions by their ids, and removes all other sessions from s. It holds s.mu while

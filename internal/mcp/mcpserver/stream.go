@@ -35,17 +35,9 @@ func (s *stream) openStream() {
 	}
 	s.Header().Set("X-Accel-Buffering", "no") // nginx would buffer the events
 	s.ResponseWriter.WriteHeader(http.StatusOK)
-	s.timer = time.AfterFunc(s.heartbeat, s.sendPing)
+	ping := func() { _, _ = s.Write([]byte(": ping\n")) } // ignore errors: the context ends if the client is gone
+	s.timer = time.AfterFunc(s.heartbeat, ping)
 	_, _ = s.writeLocked(nil)
-}
-
-// sendPing writes a heartbeat comment.
-func (s *stream) sendPing() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.finished {
-		_, _ = s.writeLocked([]byte(": ping\n")) // ignore errors: the context ends if the client is gone
-	}
 }
 
 // Write implements http.ResponseWriter. It returns http.ErrHandlerTimeout after finish.

@@ -78,6 +78,7 @@ func (u *userTokens) authorize(ctx context.Context, waiter string) (*Authorizati
 		return nil, err
 	}
 	defer u.authorizeLock.release()
+	u.dropUnansweredClient(ctx)
 	g, err := u.discover(ctx)
 	if err != nil {
 		u.c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
@@ -215,16 +216,19 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 }
 
 // canReuse reports whether the stored authorization a gives what fresh would give. a must be pending at the same
-// issuer, with all of fresh's scopes and a client that can still be used. It must leave the user at least half of
-// signInTimeout, and the waiters of both must not exceed maxWaiters.
+// issuer, with all of fresh's scopes and a client that can still be used. It must leave the user enough time, and the
+// waiters of both must not exceed maxWaiters.
 func (c *Client) canReuse(a, fresh *storedAuthorization) bool {
-	now := c.store.Now()
 	givesAll := a.Server.Issuer == fresh.Server.Issuer && isSubset(fresh.Scopes, a.Scopes)
-	leavesTime := now.Add(signInTimeout / 2).Before(a.Expires)
 	fitsWaiters := len(a.Waiters)+len(fresh.Waiters) <= maxWaiters
 	// Another process may have registered the client.
-	hasClient := a.Client.ID == fresh.Client.ID || now.Before(a.Client.Expires)
-	return a.Status == statusPending && givesAll && leavesTime && fitsWaiters && hasClient
+	hasClient := a.Client.ID == fresh.Client.ID || c.store.Now().Before(a.Client.Expires)
+	return a.Status == statusPending && givesAll && c.leavesTime(a) && fitsWaiters && hasClient
+}
+
+// leavesTime reports whether the user has at least half of signInTimeout left for the stored authorization a.
+func (c *Client) leavesTime(a *storedAuthorization) bool {
+	return c.store.Now().Add(signInTimeout / 2).Before(a.Expires)
 }
 
 // toAuthorization converts a stored authorization to what Authorize returns.
@@ -422,7 +426,7 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 		"code_verifier": {stored.Verifier},
 	})
 	if err != nil {
-		if refusalCode(err) == codeInvalidClient {
+		if isClientRefused(err) {
 			c.discovery.forgetClient(ctx, g)
 		}
 		return err
@@ -433,7 +437,8 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 	if g.refresh.IsZero() {
 		g.token.Lifetime = lifetimeWithoutRefresh(reply.Token)
 	}
-	return tokens.replaceGrant(ctx, g)
+	_, err = tokens.replaceGrant(ctx, g)
+	return err
 }
 
 // checkResponse returns the authorization code in query, the parameters of the response to the authorization request

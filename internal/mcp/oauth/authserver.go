@@ -39,18 +39,19 @@ func (c *Client) fetchAuthServer(ctx context.Context, issuer string, configured 
 //
 // The document must name exactly the issuer that was requested (RFC 8414 section 3.3). Otherwise an attacker's
 // document could pass as that of an honest issuer, and its endpoints would get our credentials, codes and refresh
-// tokens (section 6.2). One exception: an issuer at the MCP server's own origin may have an additional slash at its
-// end. Servers from before 2025-06-18 write it so, and their issuer does not come from a document but is derived from
-// the MCP server's URL.
+// tokens (section 6.2). There are two exceptions. In both, the spelling in the document is the issuer:
+//   - The MCP server may name the issuer with an additional slash at its end, which pydantic adds in servers in Python.
+//     A configured issuer must not have it.
+//   - An issuer at the MCP server's own origin may have one in its document. Servers from before 2025-06-18 write it so,
+//     and their issuer does not come from a document but is derived from the MCP server's URL.
 func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*authServer, error) {
 	var decoded authServerMetadata
 	if json.Unmarshal(body, &decoded) != nil {
 		return nil, fetchErrorf("%s is not the JSON of RFC 8414", issuerMetadata)
 	}
-	if decoded.Issuer == issuer+"/" && issuer == origin(c.server) {
-		issuer = decoded.Issuer
-	}
-	if decoded.Issuer != issuer {
+	isNamedWithSlash := decoded.Issuer+"/" == issuer && !configured
+	isOwnOrigin := decoded.Issuer == issuer+"/" && issuer == origin(c.server)
+	if decoded.Issuer != issuer && !isNamedWithSlash && !isOwnOrigin {
 		return nil, fetchErrorf("%s names another issuer", issuerMetadata)
 	}
 
@@ -58,7 +59,7 @@ func (c *Client) parseAuthServer(body []byte, issuer string, configured bool) (*
 		return nil, err
 	}
 	return &authServer{
-		Issuer:          issuer,
+		Issuer:          decoded.Issuer,
 		Configured:      configured,
 		TokenURL:        decoded.Token,
 		AuthorizeURL:    decoded.Authorize,

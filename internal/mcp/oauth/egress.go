@@ -57,7 +57,7 @@ func newEgress(server *url.URL, certificates *tlsconfig.Source) *egress {
 
 // newTransport returns a transport with the limits for authorization servers.
 func newTransport() *http.Transport {
-	t := http.DefaultTransport.(*http.Transport).Clone()
+	t := fetch.NewTransport()
 	t.MaxIdleConnsPerHost = maxIdleConns
 	t.MaxResponseHeaderBytes = maxHeader
 	return t

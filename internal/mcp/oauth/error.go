@@ -45,9 +45,19 @@ func fetchErrorf(format string, args ...any) error {
 	return &fetch.Error{Public: fmt.Sprintf(format, args...)}
 }
 
-// codeInvalidClient is the error code of an authorization server that does not know our client or does not accept its
-// authentication (RFC 6749 section 5.2).
-const codeInvalidClient = "invalid_client"
+// Error codes of an authorization server that does not know our client or does not accept its authentication (RFC 6749
+// section 5.2), or that does not permit the grant to the client. Servers with older versions of the Python SDK use
+// codeUnauthorizedClient for unknown clients, too.
+const (
+	codeInvalidClient      = "invalid_client"
+	codeUnauthorizedClient = "unauthorized_client"
+)
+
+// isClientRefused reports whether err means that a token endpoint has refused our client.
+func isClientRefused(err error) bool {
+	code := refusalCode(err)
+	return code == codeInvalidClient || code == codeUnauthorizedClient
+}
 
 // refusalCode returns the error code with which a token endpoint has refused a request; "" if err is another error.
 func refusalCode(err error) string {

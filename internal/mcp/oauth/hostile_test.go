@@ -64,6 +64,7 @@ func TestMetadataThatIsHostileIsRefused(t *testing.T) {
 		"answered with too many bytes":          func(w *fixture) { w.mcp.Metadata["x"] = big },
 		"names another issuer":                  func(w *fixture) { w.as.Metadata["issuer"] = thief.URL },
 		"names another issuer (slash)":          func(w *fixture) { w.as.Metadata["issuer"] = w.as.URL + "/" },
+		"names another issuer (path)":           func(w *fixture) { w.as.Metadata["issuer"] = w.as.URL + "/a" },
 		"is not the JSON of RFC 8414":           func(w *fixture) { w.as.Metadata["token_endpoint"] = 7 },
 		"names no token endpoint":               func(w *fixture) { w.as.Metadata["token_endpoint"] = "http://10.0.0.1/token" },
 		"names no token endpoint (none)":        func(w *fixture) { w.as.Metadata["token_endpoint"] = nil },
@@ -288,6 +289,22 @@ func TestDiscoveryDoesNotTakeRateLimitsForMissingMetadata(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("status %d", status)) {
 			t.Errorf("error %v, want one about the status %d", err, status)
+		}
+	}
+}
+
+// The log says why an authorization server refused to register us, if it does so in the words of RFC 7591.
+func TestRefusedRegistrationIsLoggedWithItsCode(t *testing.T) {
+	for code, want := range map[string]string{"invalid_redirect_uri": "(status 400): invalid_redirect_uri", "s3cret": "(status 400)"} {
+		refusing := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
+			out.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(out, `{"error":"`+code+`"}`)
+		}))
+		t.Cleanup(refusing.Close)
+		w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+		_, err := w.registerClient(t.Context(), &authServer{RegisterURL: refusing.URL}, nil)
+		if err == nil || !strings.HasSuffix(err.Error(), "refused the registration "+want) {
+			t.Errorf("registerClient after %s = %v, want an error that ends with %s", code, err, want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/token"
 )
 
 const (
@@ -20,9 +21,28 @@ const (
 	maxRegistration = 64 << 10 // size of its reply, in bytes
 	maxClientID     = 2 << 10  // size of a client id and of a client secret, in bytes
 	// registrationMaxAge is how long a registration is used for new authorizations. It is short, because an
-	// authorization server that has dropped a registration reports that to the user and not to us.
+	// authorization server that has dropped a registration reports that to the user and not to us. See also
+	// dropUnansweredClient.
 	registrationMaxAge = 24 * time.Hour
 )
+
+// dropUnansweredClient drops the registration with which the user's latest authorization began, if that is at least
+// half of signInTimeout ago and the user has not come back. Perhaps the authorization server no longer knows the client,
+// for example because it lost its registrations in a restart. Its sign-in page then shows an error and does not send
+// the browser back (RFC 6749 section 4.1.2.1), so this is the only sign of it. The authorization that begins now
+// registers another client. It does nothing if the store fails, or if the registration was replaced already.
+func (u *userTokens) dropUnansweredClient(ctx context.Context) {
+	c := u.c
+	state, _, err := c.store.Load(ctx, c.storedName(kindPending, u.id.Issuer, u.id.Subject)...)
+	if err != nil || state == nil {
+		return
+	}
+	latest, _, err := c.loadAuthorization(ctx, string(state))
+	if err != nil || latest == nil || latest.Status != statusPending || c.leavesTime(latest) {
+		return
+	}
+	c.discovery.forgetClient(ctx, &grant{server: &latest.Server, client: c.restoreClient(latest.Client, &latest.Server)})
+}
 
 // registerClient registers a new client at server for scopes (RFC 7591). The client has a secret if server accepts
 // one. It is a native application if its redirect URL is http, and otherwise a web application (SEP-837). Errors quote
@@ -48,7 +68,8 @@ func (c *Client) registerClient(ctx context.Context, server *authServer, scopes 
 		return clientIdentity{}, err
 	}
 	if reply.Status != http.StatusCreated && reply.Status != http.StatusOK {
-		return clientIdentity{}, &fetch.Error{Public: registration + " refused the registration", Status: reply.Status}
+		code := token.ErrorCode(reply.Body) // such as invalid_redirect_uri, if it accepts only certain redirect URLs
+		return clientIdentity{}, &fetch.Error{Public: registration + " refused the registration", Status: reply.Status, Code: code}
 	}
 	return parseRegistration(reply.Body, method, scopes)
 }

@@ -3,6 +3,7 @@ package oauth
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -24,7 +25,9 @@ const (
 // said before 2025-06-18.
 //
 // Only a 4xx that does not ask to try again later means that a location has no metadata. Any other status is an error.
-// Otherwise, while such an error lasts, the next location could send users to a different authorization server.
+// Otherwise, while such an error lasts, the next location could send users to a different authorization server, which
+// would get the configured credentials. If there are none, the page of a web application or a redirect also means that a
+// location has no metadata (isAbsent).
 //
 // oauthex.GetProtectedResourceMetadata is not used. It refuses every server in a private network that has no name
 // (10.0.0.7), accepts only one spelling of the resource, and does not distinguish missing metadata from metadata that
@@ -38,15 +41,28 @@ func (c *Client) fetchResource(ctx context.Context, ch challenge) (resource, err
 		client := c.egress.httpClientFor(metadataURL, isConfigured)
 		reply, err := fetch.Get(ctx, client, metadataURL, resourceMetadata, maxMetadata)
 		switch {
+		case ch.metadata == "" && c.isAbsent(reply, err): // try the next location
 		case err != nil:
 			return resource{}, err
 		case reply.Status == http.StatusOK:
 			return parseResource(reply.Body, c.resourcesAt(metadataURL))
-		case ch.metadata != "" || !fetch.IsAbsent(reply.Status):
+		default:
 			return resource{}, &fetch.Error{Public: resourceMetadata + " cannot be read", Status: reply.Status}
 		}
 	}
 	return resource{name: c.server.String(), issuer: origin(c.server)}, nil
+}
+
+// isAbsent reports whether reply and err, the result of a request for metadata at a well-known URL, mean that there is
+// none.
+func (c *Client) isAbsent(reply fetch.Reply, err error) bool {
+	failure, isFailure := errors.AsType[*fetch.Error](err)
+	isRedirect := isFailure && failure.Status/100 == 3
+	isPage := err == nil && reply.Status == http.StatusOK && !reply.IsObject()
+	if isRedirect || isPage {
+		return !c.discovery.hasBoundCredentials()
+	}
+	return err == nil && fetch.IsAbsent(reply.Status)
 }
 
 // metadataURLs returns where to look for the MCP server's metadata, in order. challenged is the URL in the challenge;

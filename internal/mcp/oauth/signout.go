@@ -21,28 +21,16 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (hadSignedIn boo
 		return false, asError(err)
 	}
 	defer c.releaseUser(tokens)
-	for range maxStoreTries {
-		stored, revision, err := tokens.loadGrant(ctx)
-		if err != nil {
-			return false, asError(err)
-		}
-		if stored == nil {
-			tokens.adoptGrant(nil, revision)
-			return false, nil
-		}
-		next, err := tokens.saveGrant(ctx, nil, revision)
-		if err != nil {
-			return false, asError(err)
-		}
-		if next > 0 {
-			removed := tokens.latestGrant(stored, revision) // before adoptGrant, which drops this process's copy
-			tokens.adoptGrant(nil, next)
-			c.log.InfoContext(ctx, "signed out", "subject", tokens.id.Subject)
-			c.revoke(ctx, removed)
-			return true, nil
-		}
+	removed, err := tokens.replaceGrant(ctx, nil)
+	if err != nil {
+		return false, asError(err)
 	}
-	return false, asError(fetchErrorf("other processes keep changing the sign-in"))
+	if removed == nil {
+		return false, nil
+	}
+	c.log.InfoContext(ctx, "signed out", "subject", tokens.id.Subject)
+	c.revoke(ctx, removed)
+	return true, nil
 }
 
 // revoke asks the authorization server to revoke the tokens of g, which neither the store nor this process uses any

@@ -85,23 +85,29 @@ func (u *userTokens) grantName() []string {
 	return u.c.storedName(kindGrant, u.id.Issuer, u.id.Subject)
 }
 
-// replaceGrant stores g, the grant of a new sign-in, in place of any other one, and makes it this process's copy.
-func (u *userTokens) replaceGrant(ctx context.Context, g *grant) error {
+// replaceGrant stores g, the grant of a new sign-in, in place of any other one, and makes it this process's copy. If g is
+// nil, it removes the grant. It returns the grant that it has replaced or removed; nil if the user had none.
+func (u *userTokens) replaceGrant(ctx context.Context, g *grant) (replaced *grant, _ error) {
 	for range maxStoreTries {
-		_, revision, err := u.loadGrant(ctx)
+		stored, revision, err := u.loadGrant(ctx)
 		if err != nil {
-			return err
+			return nil, err
+		}
+		if g == nil && stored == nil {
+			u.adoptGrant(nil, revision)
+			return nil, nil
 		}
 		next, err := u.saveGrant(ctx, g, revision)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if next > 0 {
+			replaced = u.latestGrant(stored, revision) // before adoptGrant, which drops this process's copy
 			u.adoptGrant(g, next)
-			return nil
+			return replaced, nil
 		}
 	}
-	return fetchErrorf("other processes keep changing the sign-in")
+	return nil, fetchErrorf("other processes keep changing the sign-in")
 }
 
 // adoptGrant makes g, which the store has at revision, this process's copy, and caches its token. If g is nil, the
@@ -326,15 +332,19 @@ func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, er
 
 // handleRefreshError handles err, the error of a token request with the refresh token of g, which the store has at
 // revision. If the authorization server has refused the refresh token for good, handleRefreshError removes the grant
-// here and in the store, and returns an error that wraps ErrConsent. Otherwise it returns err.
+// here and in the store, and returns an error that wraps ErrConsent. If the reason of the refusal is unclear, it returns
+// such an error too, but keeps the grant: the user can sign in again, and the refresh token may be accepted later.
+// Otherwise it returns err.
 func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision uint64, err error) error {
-	if refusalCode(err) == codeInvalidClient {
+	if isClientRefused(err) {
 		u.c.discovery.forgetClient(ctx, g)
 	}
-	if !u.c.isGrantRefused(err) {
+	switch {
+	case u.c.isGrantRefused(err):
+		u.removeGrant(ctx, revision)
+	case !u.c.isUnclearRefusal(err):
 		return err
 	}
-	u.removeGrant(ctx, revision)
 	return fmt.Errorf("%w: %w", ErrConsent, err)
 }
 

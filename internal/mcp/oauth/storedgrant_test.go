@@ -350,22 +350,29 @@ func TestRefreshOutlastsClose(t *testing.T) {
 }
 
 // TestGrantThatIsRefusedIsRemoved checks what the store keeps after a refusal of the authorization
-// server. A secret of ours that is wrong tells nothing about the user.
+// server, and whether the user is asked to sign in. A secret of ours that is wrong tells nothing about the user.
 func TestGrantThatIsRefusedIsRemoved(t *testing.T) {
 	configured := Config{ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}
 	for name, c := range map[string]struct {
 		cfg    Config
 		status int
 		code   string
+		asks   bool // the user must sign in
 		kept   bool
 	}{
-		"invalid_grant":                        {Config{}, 400, "invalid_grant", false},
-		"invalid_client of a registration":     {Config{}, 400, "invalid_client", false},
-		"invalid_client of the configured one": {configured, 400, "invalid_client", true},
-		"temporarily_unavailable":              {Config{}, 400, "temporarily_unavailable", true},
-		"invalid_grant with status 200":        {Config{}, 200, "invalid_grant", false},
-		"as GitHub refuses a refresh token":    {Config{}, 200, "bad_refresh_token", false},
-		"a code of another kind, status 200":   {Config{}, 200, "temporarily_unavailable", true},
+		"invalid_grant":                        {Config{}, 400, "invalid_grant", true, false},
+		"invalid_client of a registration":     {Config{}, 400, "invalid_client", true, false},
+		"invalid_client of the configured one": {configured, 400, "invalid_client", false, true},
+		"temporarily_unavailable":              {Config{}, 400, "temporarily_unavailable", false, true},
+		"invalid_grant with status 200":        {Config{}, 200, "invalid_grant", true, false},
+		"as GitHub refuses a refresh token":    {Config{}, 200, "bad_refresh_token", true, false},
+		"temporarily_unavailable, status 200":  {Config{}, 200, "temporarily_unavailable", false, true},
+		"a code for another mistake":           {configured, 400, "invalid_request", true, true},
+		"a code of its own":                    {configured, 403, "token_expired", true, true},
+		"a code of its own with status 200":    {Config{}, 200, "invalid_refresh_token", true, true},
+		"a code of its own, perhaps ours":      {configured, 401, "bad_secret", false, true},
+		"an error of the server":               {Config{}, 503, "oops", false, true},
+		"no token endpoint":                    {Config{}, 404, "not_found", false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, _, another := newSharedFixture(t, c.cfg, nil)
@@ -374,8 +381,8 @@ func TestGrantThatIsRefusedIsRemoved(t *testing.T) {
 			a.as.Fail, a.as.FailWith = func(oauthtest.Request) string { return c.code }, c.status
 			a.as.Unlock()
 			a.as.Revoke(false)
-			if e := a.mustFail(userNamed("ann")); errors.Is(e, ErrConsent) == c.kept {
-				t.Errorf("error %v, want %v: %v", e, ErrConsent, !c.kept)
+			if e := a.mustFail(userNamed("ann")); errors.Is(e, ErrConsent) != c.asks {
+				t.Errorf("error %v, want %v: %v", e, ErrConsent, c.asks)
 			}
 			if g := a.storedGrantOf(userNamed("ann")); (g != nil) != c.kept {
 				t.Errorf("stored grant %v, want one: %v", g, c.kept)

@@ -106,16 +106,14 @@ func parseTokenReply(reply fetch.Reply, requestedAt time.Time, key *proofKey) (t
 	}
 	result := tokenReply{Token: parsed}
 	var decoded struct {
-		Refresh string  `json:"refresh_token"`
-		Scope   *string `json:"scope"`
+		Refresh string `json:"refresh_token"`
+		Scope   string `json:"scope"`
 	}
-	if json.Unmarshal(reply.Body, &decoded) == nil {
-		if len(decoded.Refresh) <= maxRefresh {
-			result.refresh = auth.NewSecret(decoded.Refresh)
-		}
-		if decoded.Scope != nil {
-			result.scopes = validScopes(strings.Fields(*decoded.Scope))
-		}
+	// The error is ignored: ParseReply has checked the JSON, and Unmarshal only skips a member of another type.
+	_ = json.Unmarshal(reply.Body, &decoded)
+	if len(decoded.Refresh) <= maxRefresh {
+		result.refresh = auth.NewSecret(decoded.Refresh)
 	}
+	result.scopes = validScopes(strings.Fields(decoded.Scope))
 	return result, nil
 }

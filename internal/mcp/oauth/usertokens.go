@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"net/http"
+	"slices"
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 	"answerd/internal/auth/token"
 	"answerd/internal/help"
 	"answerd/internal/lru"
@@ -157,8 +160,28 @@ func (c *Client) isGrantRefused(err error) bool {
 	switch refusalCode(err) {
 	case "invalid_grant", "invalid_scope":
 		return true
-	case codeInvalidClient, "unauthorized_client":
+	case codeInvalidClient, codeUnauthorizedClient:
 		return c.cfg.ClientID == ""
 	}
 	return false
+}
+
+// isUnclearRefusal reports whether err means that a token endpoint has refused a refresh token, and neither for good
+// (isGrantRefused) nor for now. RFC 6749 section 5.2 requires invalid_grant for an expired refresh token, but some
+// endpoints use another code, a code of their own or none, and some answer 200.
+func (c *Client) isUnclearRefusal(err error) bool {
+	refusal, ok := errors.AsType[*fetch.Error](err)
+	if !ok {
+		return false
+	}
+	switch refusal.Code {
+	case codeInvalidClient, "server_error", "temporarily_unavailable":
+		return false
+	case "":
+		if refusal.Status == http.StatusUnauthorized && c.cfg.ClientID != "" {
+			return false // it refuses the configured client
+		}
+	}
+	refusals := []int{http.StatusOK, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity}
+	return slices.Contains(refusals, refusal.Status)
 }

@@ -29,7 +29,7 @@ func Bounded(raw json.RawMessage) (json.RawMessage, error) {
 	if raw[0] != '{' {
 		return nil, errors.New("is not an object")
 	}
-	if wire.Depth(raw) > MaxDepth {
+	if wire.IsDeeper(raw, MaxDepth) {
 		return nil, fmt.Errorf("is nested deeper than %d levels", MaxDepth)
 	}
 	var compacted bytes.Buffer

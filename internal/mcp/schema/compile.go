@@ -98,7 +98,7 @@ func (c *compiler) collectSchemas(v *value) error {
 			return err
 		}
 	}
-	for _, subschema := range subschemas(v) {
+	for subschema := range v.subschemas(nil) {
 		if err := c.collectSchemas(subschema); err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func (c *compiler) buildNode(n *node, v *value) {
 		return
 	}
 	if types := v.keyword("type"); types != nil {
-		n.kinds = namedKinds(types)
+		n.kinds, _ = namedKinds(types)
 	}
 	if enum := v.keyword("enum"); enum != nil {
 		n.enum = enum.items
@@ -228,21 +228,21 @@ func bounds(bound, exclusive *value) (inclusiveBound, exclusiveBound *value) {
 }
 
 // namedKinds returns the types in types, the value of the keyword type: a name or a list of names. If it has an unknown
-// type, namedKinds returns 0, which restricts nothing: some MCP servers write "any" or "date", and only they know which
-// values they accept.
-func namedKinds(types *value) (kinds kind) {
+// type, ok is false and kinds is 0, which restricts nothing: some MCP servers write "any" or "date", and only they know
+// which values they accept.
+func namedKinds(types *value) (kinds kind, ok bool) {
 	names := types.items
-	if types.kind == text {
+	if types.kind != array {
 		names = []*value{types}
 	}
 	for _, name := range names {
 		named, isKnown := kindNames[name.text]
 		if !isKnown {
-			return 0
+			return 0, false
 		}
 		kinds |= named
 	}
-	return kinds
+	return kinds, true
 }
 
 // buildArray sets the fields of n for v's keywords for arrays.

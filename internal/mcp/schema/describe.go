@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"unicode"
 
 	"answerd/internal/mcp/wire"
 )
@@ -89,12 +88,7 @@ func countOf(n int, noun string) string {
 // the first n bytes, followed by "…" if s is longer. The result is valid UTF-8, and has a space in place of each
 // control character.
 func printable(s string, n int) string {
-	short := strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(wire.Truncate(s, n), ""))
+	short := wire.Printable(wire.Truncate(s, n), n)
 	if len(s) > n {
 		return short + "…"
 	}

@@ -2,8 +2,8 @@ package schema
 
 import (
 	"fmt"
+	"iter"
 	"math"
-	"slices"
 )
 
 // keywordType is the set of types that a keyword's value may have.
@@ -58,7 +58,7 @@ var (
 	elementType = map[keywordType]keywordType{schemaList: oneSchema, schemaMap: oneSchema, stringList: stringValue, stringListMap: stringList}
 	// typeName maps a kind to its name in error texts.
 	typeName = map[kind]string{
-		null: "null", boolean: "bool", integer: "number", fraction: "fraction", text: "string", array: "array", object: "object",
+		null: "null", boolean: "a bool", integer: "a number", fraction: "a fraction", text: "a string", array: "an array", object: "an object",
 	}
 )
 
@@ -109,31 +109,42 @@ func (c *compiler) checkKeywords(v *value) error {
 			allowed |= boolValue // see bounds
 		}
 		if mismatch := allowed.findMismatch(given); mismatch != nil {
-			return fmt.Errorf("%q in it cannot be a %s", name, typeName[mismatch.kind])
+			return fmt.Errorf("%q in it cannot be %s", name, typeName[mismatch.kind])
 		}
 	}
 	return nil
 }
 
-// subschemas returns the schemas directly within v: the values of v's keywords, and the items or members of such a
-// value. It does not descend into the schemas that it returns.
-func subschemas(v *value) []*value {
-	var found []*value
-	for i, name := range v.names {
-		given, allowed := v.items[i], keywords[name]
-		isOverridden := given != v.member(name) // by a later member with the same name
-		isList := allowed&schemaList != 0 && given.kind == array
-		isMap := allowed&schemaMap != 0 && given.kind == object
-		switch {
-		case isOverridden:
-		case isList || isMap:
-			found = append(found, given.items...)
-		case allowed&oneSchema != 0:
-			found = append(found, given)
+// subschemas yields the schemas directly within v, which is at loc, and their locations: the values of v's keywords, and
+// the items or members of such a value. It does not descend into the schemas that it yields.
+func (v *value) subschemas(loc *location) iter.Seq2[*value, *location] {
+	return func(yield func(*value, *location) bool) {
+		for i, name := range v.names {
+			given, allowed := v.items[i], keywords[name]
+			if given != v.member(name) { // a later member with the same name overrides it
+				continue
+			}
+			keywordLoc := loc.member(name)
+			if allowed&oneSchema != 0 && given.isSchema() && !yield(given, keywordLoc) {
+				return
+			}
+			isList := allowed&schemaList != 0 && given.kind == array
+			isMap := allowed&schemaMap != 0 && given.kind == object
+			if !isList && !isMap {
+				continue // not a schema, or null, which counts as absent
+			}
+			for j, item := range given.items {
+				itemLoc := keywordLoc.item(j)
+				if isMap {
+					itemLoc = keywordLoc.member(given.names[j])
+				}
+				// A member of dependencies may also be a list of names.
+				if item.isSchema() && !yield(item, itemLoc) {
+					return
+				}
+			}
 		}
 	}
-	// The rest is null, which counts as absent, or a list of names in dependencies.
-	return slices.DeleteFunc(found, func(s *value) bool { return !s.isSchema() })
 }
 
 // isSchema reports whether v can be a schema: an object, true or false (draft 2020-12 core, 4.3).

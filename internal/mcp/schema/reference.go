@@ -62,7 +62,7 @@ func (c *compiler) indexIDs(v *value, base *url.URL) error {
 		}
 	}
 	c.indexReferences(v, base)
-	for _, subschema := range subschemas(v) {
+	for subschema := range v.subschemas(nil) {
 		if err := c.indexIDs(subschema, base); err != nil {
 			return err
 		}

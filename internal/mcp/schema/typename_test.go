@@ -19,7 +19,7 @@ func TestCheckTypesNamesThePlaceOfTheFirstUnknownType(t *testing.T) {
 		`{"items":[true,{"type":"text"}]}`: "/items/1/type",
 		`{"dependencies":{"a":["type"],"b":{"type":"text"}}}`:    "/dependencies/b/type",
 		`{"contentSchema":{"properties":{"a":{"type":"text"}}}}`: "/contentSchema/properties/a/type",
-		`{"properties":{"b":{"type":"x"},"a/b~":{"type":"x"}}}`:  "/properties/a~1b~0/type",
+		`{"properties":{"a/b~":{"type":"x"},"a":{"type":"x"}}}`:  "/properties/a~1b~0/type",
 	} {
 		got := ""
 		if wrong := schema.CheckTypes(json.RawMessage(raw)); wrong != nil {

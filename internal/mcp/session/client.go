@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"answerd/internal/help"
@@ -119,8 +120,9 @@ func (f emptyForm) MarshalJSON() ([]byte, error) {
 
 // separateHandshake returns a sending handler that sends server/discover and initialize each with its own Request,
 // derived from the handshake's Request. A failure ends only the context of its own Request, so the SDK can still try
-// initialize after server/discover has failed. The handler returns such a failure as a *transport.Failure. It also
-// sets session.handleRequest to receive. It passes other requests to next.
+// initialize after server/discover has failed. The handler returns such a failure as a *transport.Failure, also if the
+// result of initialize has a version that the SDK does not support, which the SDK's error would not name to users. It
+// also sets session.handleRequest to receive. It passes other requests to next.
 func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		handshake := requestOf(ctx)
@@ -144,11 +146,24 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 		result, err := next(request.Context(), method, req)
 		handshake.TokenRenewed.Store(request.TokenRenewed.Load())
 		if err == nil {
-			return result, nil
+			return checkedVersion(result)
 		}
 		failure := request.Failure(err)
 		isBusy := failure.Status == http.StatusTooManyRequests || failure.Status >= 500
 		handshake.discoverBusy = method == methodDiscover && isBusy
 		return nil, failure
+	}
+}
+
+// checkedVersion returns result, the result of server/discover or initialize. If it is that of initialize and has a
+// protocol version that the SDK does not support, checkedVersion returns a *transport.Failure as the error.
+func checkedVersion(result sdk.Result) (sdk.Result, error) {
+	initialized, ok := result.(*sdk.InitializeResult)
+	if !ok || slices.Contains(sdk.SupportedProtocolVersions(), initialized.ProtocolVersion) {
+		return result, nil
+	}
+	return nil, &transport.Failure{
+		Kind:   transport.Protocol,
+		Public: fmt.Sprintf("it has the protocol version %.20q, which answerd does not support", initialized.ProtocolVersion),
 	}
 }

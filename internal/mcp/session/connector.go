@@ -23,47 +23,18 @@ type ConnectorOptions struct {
 	Logger        *slog.Logger
 }
 
-// Connector opens the sessions with one server. All of the server's pools share it.
-type Connector struct {
-	endpoint   transport.Endpoint
-	client     *sdk.Client
-	negotiator versionNegotiator
-}
-
-// NewConnector returns a Connector. It does not connect.
-func NewConnector(o ConnectorOptions) *Connector {
-	return &Connector{
-		endpoint:   o.Endpoint,
-		client:     newClient(o.ClientVersion, o.Sampling, o.Logger),
-		negotiator: versionNegotiator{pinned: o.Protocol},
-	}
-}
-
-// Connect opens a session. It performs one or more handshakes until the protocol version is negotiated. ctx must carry
-// the handshake's Request, as the context of Options.Connect does.
-func (c *Connector) Connect(ctx context.Context) (*sdk.ClientSession, error) {
-	return c.negotiator.connectNegotiated(ctx, func(version string) (*sdk.ClientSession, error) {
-		t := c.endpoint.NewTransport()
-		cs, err := c.client.Connect(ctx, t, &sdk.ClientSessionOptions{ProtocolVersion: version})
-		if err != nil {
-			return nil, t.Explain(err)
-		}
-		return cs, nil
-	})
-}
-
-// UseInitialize makes later handshakes begin with LastInitialize, until the server refuses it. That is the last
-// version in which a server sends requests during a call.
-func (c *Connector) UseInitialize() { c.negotiator.setUseInitialize() }
-
 // LastInitialize is the last protocol version that begins with initialize.
 const LastInitialize = "2025-11-25"
 
-// versionNegotiator chooses the protocol version with which a handshake begins. By default the SDK first sends
-// server/discover, which servers older than 2026-07-28 refuse. To save that request, a handshake begins with the
-// version of the last successful one, until the server refuses that version.
-type versionNegotiator struct {
-	pinned string // the configured version; "" for the newest that both sides support
+// Connector opens the sessions with one server. All of the server's pools share it.
+//
+// It also chooses the protocol version with which a handshake begins. By default the SDK first sends server/discover,
+// which servers older than 2026-07-28 refuse. To save that request, a handshake begins with the version of the last
+// successful one, until the server refuses that version.
+type Connector struct {
+	endpoint transport.Endpoint
+	client   *sdk.Client
+	pinned   string // the configured version; "" for the newest that both sides support
 
 	mu            sync.Mutex // protects the fields below
 	lastVersion   string     // negotiated by the last successful handshake; "" before, and after a refusal
@@ -73,64 +44,78 @@ type versionNegotiator struct {
 	initializeRefused bool
 }
 
-// connectNegotiated opens a session with connect, which it calls up to three times. version is the version to begin
-// with; "" means the newest. It records the result for the next handshake. ctx must carry the handshake's Request.
-func (n *versionNegotiator) connectNegotiated(
-	ctx context.Context, connect func(version string) (*sdk.ClientSession, error),
-) (*sdk.ClientSession, error) {
-	firstVersion, initializeRefused := n.firstVersion()
-	if n.pinned != "" || initializeRefused {
+// NewConnector returns a Connector. It does not connect.
+func NewConnector(o ConnectorOptions) *Connector {
+	return &Connector{endpoint: o.Endpoint, client: newClient(o.ClientVersion, o.Sampling, o.Logger), pinned: o.Protocol}
+}
+
+// Connect opens a session. It performs up to three handshakes until the protocol version is negotiated, and records the
+// result for the next session. ctx must carry the handshake's Request, as the context of Options.Connect does.
+func (c *Connector) Connect(ctx context.Context) (*sdk.ClientSession, error) {
+	firstVersion, initializeRefused := c.firstVersion()
+	if c.pinned != "" || initializeRefused {
 		// server/discover gets all of the handshake's time, because initialize does not follow or would be refused.
 		request := requestOf(ctx)
 		request.discoverTimeout = time.Until(request.Deadline())
 	}
-	if n.pinned != "" {
-		return connect(n.pinned)
+	if c.pinned != "" {
+		return c.connectVersion(ctx, c.pinned)
 	}
-	cs, err := connect(firstVersion)
+	cs, err := c.connectVersion(ctx, firstVersion)
 	if err != nil && firstVersion != "" && mayRefuseVersion(ctx, err) {
-		n.forgetVersion()
-		cs, err = connect("")
+		c.forgetVersion()
+		cs, err = c.connectVersion(ctx, "")
 	}
 	// Some servers older than 2026-07-28 close the connection on any request before initialize (go-sdk#1177).
 	if errors.Is(err, transport.ErrHungUp) {
-		cs, err = connect(LastInitialize)
+		cs, err = c.connectVersion(ctx, LastInitialize)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	// A server that was too busy for server/discover has not refused it. So the version of initialize is not recorded,
 	// and the next handshake sends server/discover again.
 	if err == nil && !requestOf(ctx).discoverBusy {
-		n.lastVersion = initializeResult(cs).ProtocolVersion
+		c.lastVersion = initializeResult(cs).ProtocolVersion
 	}
 	rpc, _ := errors.AsType[*jsonrpc.Error](err)
-	n.initializeRefused = rpc != nil && rpc.Code == sdk.CodeUnsupportedProtocolVersion
+	c.initializeRefused = rpc != nil && rpc.Code == sdk.CodeUnsupportedProtocolVersion
 	return cs, err
+}
+
+// connectVersion opens a session with a handshake that begins with version; "" means the newest.
+func (c *Connector) connectVersion(ctx context.Context, version string) (*sdk.ClientSession, error) {
+	t := c.endpoint.NewTransport()
+	cs, err := c.client.Connect(ctx, t, &sdk.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		return nil, t.Explain(err)
+	}
+	return cs, nil
 }
 
 // firstVersion returns the protocol version with which the next handshake begins; "" means the newest. It also returns
 // whether the server refused the version of initialize in the last handshake.
-func (n *versionNegotiator) firstVersion() (version string, initializeRefused bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.useInitialize {
-		return LastInitialize, n.initializeRefused
+func (c *Connector) firstVersion() (version string, initializeRefused bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.useInitialize {
+		return LastInitialize, c.initializeRefused
 	}
-	return n.lastVersion, n.initializeRefused
+	return c.lastVersion, c.initializeRefused
 }
 
-// setUseInitialize makes later handshakes begin with LastInitialize, until forgetVersion is called.
-func (n *versionNegotiator) setUseInitialize() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.useInitialize = true
+// UseInitialize makes later handshakes begin with LastInitialize, until the server refuses it. That is the last
+// version in which a server sends requests during a call.
+func (c *Connector) UseInitialize() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.useInitialize = true
 }
 
 // forgetVersion makes the next handshake begin with the newest version. It also resets useInitialize.
-func (n *versionNegotiator) forgetVersion() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.lastVersion, n.useInitialize = "", false
+func (c *Connector) forgetVersion() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lastVersion, c.useInitialize = "", false
 }
 
 // mayRefuseVersion reports whether err, the error of a handshake, came from the server and may be about the version. It

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"answerd/internal/mcp/config"
+	"answerd/internal/auth/fetch"
 	"answerd/internal/mcp/schema"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
@@ -84,7 +84,7 @@ func checkElicitationURL(raw string) error {
 		return errors.New("the URL is not a web address")
 	case u.User != nil:
 		return errors.New("the URL must not hold a user or password")
-	case u.Scheme != "https" && !(u.Scheme == "http" && config.IsLoopback(u.Hostname())):
+	case u.Scheme != "https" && !(u.Scheme == "http" && fetch.IsLoopback(u.Hostname())):
 		return errors.New("the URL must begin with https://")
 	}
 	return nil

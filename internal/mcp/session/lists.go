@@ -49,9 +49,9 @@ func CollectPages(
 		if failure != nil {
 			return "", false, failure
 		}
-		page, nextCursor, failure := decodePage(member, result)
-		elements = append(elements, page...)
-		return nextCursor, len(elements) >= limit, failure
+		page, failure := decodePage(member, result)
+		elements = append(elements, page.elements...)
+		return page.nextCursor, len(elements) >= limit, failure
 	})
 	if failure != nil {
 		return nil, "", failure
@@ -62,24 +62,32 @@ func CollectPages(
 	return elements, cut, nil
 }
 
-// decodePage returns the elements of one page, which are the list called member in result, and the cursor of the next
-// page. nextCursor is "" on the last page, or if it is not a string.
-func decodePage(member string, result json.RawMessage) (elements []json.RawMessage, nextCursor string, _ *transport.Failure) {
-	var header resultHeader
-	// A result of another type must not be taken for an empty list.
-	if json.Unmarshal(result, &header) == nil && !header.isComplete() {
-		return nil, "", transport.BadReply(fmt.Sprintf("a list of %s of type %.40q", member, header.ResultType), nil)
-	}
+// listPage is one page of a list. Its elements are not decoded: with the SDK's types, one invalid element would make the
+// whole page fail.
+type listPage struct {
+	resultHeader
+	elements   []json.RawMessage
+	nextCursor string // "" on the last page, or if it is not a string
+}
+
+// decodePage decodes result, a page of the list that is called member in it.
+func decodePage(member string, result json.RawMessage) (page listPage, _ *transport.Failure) {
 	var members map[string]json.RawMessage
 	err := json.Unmarshal(result, &members)
 	if err == nil && members[member] != nil {
-		err = json.Unmarshal(members[member], &elements)
+		err = json.Unmarshal(members[member], &page.elements)
 	}
-	if err != nil {
-		return nil, "", transport.BadReply("its list of "+member+" does not decode", nil)
+	// These stay "" if they are no strings.
+	_ = json.Unmarshal(members["nextCursor"], &page.nextCursor)
+	_ = json.Unmarshal(members["resultType"], &page.ResultType)
+	page.TTLMs = members["ttlMs"]
+	switch {
+	case !page.isComplete(): // it must not be taken for an empty list
+		return listPage{}, transport.BadReply(fmt.Sprintf("a list of %s of type %.40q", member, page.ResultType), nil)
+	case err != nil:
+		return listPage{}, transport.BadReply("its list of "+member+" does not decode", err)
 	}
-	_ = json.Unmarshal(members["nextCursor"], &nextCursor) // stays "" after an error
-	return elements, nextCursor, nil
+	return page, nil
 }
 
 // ListPrompts returns a RequestFunc that requests the page of the server's prompts at cursor; "" means the first page.

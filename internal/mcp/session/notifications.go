@@ -233,7 +233,7 @@ func boundLogData(raw json.RawMessage) json.RawMessage {
 	switch {
 	case len(raw) == 0:
 		return json.RawMessage("null")
-	case len(raw) <= maxLogData && wire.Depth(raw) <= schema.MaxDepth:
+	case len(raw) <= maxLogData && !wire.IsDeeper(raw, schema.MaxDepth):
 		return raw
 	}
 	text := string(raw[:min(len(raw), maxLogData)])

@@ -32,9 +32,9 @@ type Options struct {
 	Subscribe bool
 	// OverHTTP says that the transport is Streamable HTTP, where notifications outside of requests need a stream.
 	OverHTTP bool
-	// OnConnected is called after each successful handshake, and when the pool itself notices a lost session.
+	// OnConnected is called after each successful handshake.
 	OnConnected func()
-	// OnLost is called when the pool itself notices that the current session was lost, before OnConnected.
+	// OnLost is called when the pool itself notices that the current session was lost.
 	OnLost func(*transport.Failure)
 	// OnNotification is called with the method of each notification that does not belong to a request of ours.
 	OnNotification func(method string)
@@ -145,11 +145,14 @@ func handshakeFailure(request *Request, err error) *transport.Failure {
 	} else if !isFailure {
 		failure = transport.BadReply("the handshake failed", err)
 	}
+	if !failure.Lost {
+		return failure
+	}
 	// No session could be lost yet, so the reason is what ended the connection.
-	if cause, ok := errors.AsType[*transport.Failure](failure.Err); ok && failure.Lost {
+	if cause, ok := errors.AsType[*transport.Failure](failure.Err); ok {
 		return cause
 	}
-	return failure
+	return &transport.Failure{Kind: transport.Unavailable, Public: "it closed the connection", NotRun: true, Err: failure.Err}
 }
 
 // failHandshake ends the handshake of session, which failed or panicked. request is the handshake's Request. GetSession
@@ -185,15 +188,12 @@ func (p *Pool) waitForEnd(s *Session) {
 	p.handleLoss(s, failure)
 }
 
-// handleLoss drops s, which was lost because of failure. It calls OnLost, and then OnConnected so that the supervisor
-// opens a new session. If s is not the current session, the pool has closed it or a call has noticed the loss, and
-// handleLoss does nothing.
+// handleLoss drops s, which was lost because of failure, and calls OnLost. If s is not the current session, the pool has
+// closed it or a call has noticed the loss, and handleLoss does nothing.
 func (p *Pool) handleLoss(s *Session, failure *transport.Failure) {
-	if !p.DropSession(s) {
-		return
+	if p.DropSession(s) {
+		p.OnLost(failure)
 	}
-	p.OnLost(failure)
-	p.OnConnected()
 }
 
 // DropSession removes session, which was lost, from the pool and closes it when its calls have ended. It returns false

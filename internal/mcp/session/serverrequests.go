@@ -133,8 +133,7 @@ type Handlers struct {
 	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
 	// Sample asks a model. If Sample is nil, the request is refused.
 	Sample func(context.Context, Sampling) (Sample, error)
-	// OnQuestion is called before Elicit, unless the user is already being asked another question. It must be set if
-	// Elicit is set, and must not block.
+	// OnQuestion is called before Elicit. It must be set if Elicit is set, and must not block.
 	OnQuestion func()
 	// Suspend ends the request if its result is input_required and asks the user something (2026-07-28), so that no
 	// goroutine waits for the user. Elicit is then not called. Request.InputRequired has the questions; to continue,
@@ -147,15 +146,14 @@ type Handlers struct {
 // no handlers for them.
 type requestAnswerer struct {
 	Handlers
-	call *transport.RoundTrip
+	call   *transport.RoundTrip
+	ctx    context.Context    // ends with the call, or with cancelAndWait; has the call's values, such as the trace
+	cancel context.CancelFunc // ends ctx
 
-	mu        sync.Mutex // protects the fields below
-	total     int        // requests answered so far
-	open      int        // requests being answered
-	questions int        // requests that the user is being asked to answer
-	closed    bool
-	cancels   map[int]context.CancelFunc // of the open requests, by their ids
-	answering sync.WaitGroup             // counts the open requests
+	mu        sync.Mutex     // protects the fields below
+	total     int            // requests answered so far
+	open      int            // requests being answered
+	answering sync.WaitGroup // counts the open requests
 }
 
 // newRequestAnswerer returns the requestAnswerer of a call; nil if h has neither Elicit nor Sample.
@@ -163,7 +161,8 @@ func newRequestAnswerer(call *transport.RoundTrip, h Handlers) *requestAnswerer 
 	if h.Elicit == nil && h.Sample == nil {
 		return nil
 	}
-	return &requestAnswerer{Handlers: h, call: call, cancels: map[int]context.CancelFunc{}}
+	ctx, cancel := context.WithCancel(call.Context())
+	return &requestAnswerer{Handlers: h, call: call, ctx: ctx, cancel: cancel}
 }
 
 // beginAnswer begins the answer to one request of the server with this method, and returns a context for it. ctx is the
@@ -173,43 +172,34 @@ func newRequestAnswerer(call *transport.RoundTrip, h Handlers) *requestAnswerer 
 func (r *requestAnswerer) beginAnswer(ctx context.Context, method string) (_ context.Context, done func(), ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed || r.open == maxOpenRequests || r.total == maxTotalRequests {
+	if r.ctx.Err() != nil || r.open == maxOpenRequests || r.total == maxTotalRequests {
 		return nil, nil, false
 	}
 	r.total++
 	r.open++
 	r.answering.Add(1)
-	id := r.total
-	answerCtx, cancel := context.WithCancel(r.call.Context()) // with the call's values, such as the trace
+	answerCtx, cancel := context.WithCancel(r.ctx)
 	unlink := context.AfterFunc(ctx, cancel)
-	r.cancels[id] = cancel
 	asksUser := method == methodElicit
 	if asksUser {
-		r.questions++
-		if r.questions == 1 {
-			r.call.PauseTimer()
-			r.OnQuestion()
-		}
+		r.call.PauseTimer()
+		r.OnQuestion()
 	}
 	return answerCtx, func() {
 		unlink()
 		cancel()
-		r.endAnswer(id, asksUser)
+		r.endAnswer(asksUser)
 	}, true
 }
 
-// endAnswer ends the answer to the request with the number id. askedUser says that it was a question to the user. When
-// the last of these has ended, endAnswer resumes the call's timer. beginAnswer's done calls it.
-func (r *requestAnswerer) endAnswer(id int, askedUser bool) {
+// endAnswer ends the answer to one request. askedUser says that it was a question to the user, so that endAnswer resumes
+// the call's timer. beginAnswer's done calls it.
+func (r *requestAnswerer) endAnswer(askedUser bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.cancels, id)
 	r.open--
 	if askedUser {
-		r.questions--
-		if r.questions == 0 {
-			r.call.ResumeTimer()
-		}
+		r.call.ResumeTimer()
 	}
 	r.answering.Done()
 }
@@ -220,11 +210,8 @@ func (r *requestAnswerer) cancelAndWait() {
 	if r == nil {
 		return
 	}
-	r.mu.Lock()
-	r.closed = true
-	for _, cancel := range r.cancels {
-		cancel()
-	}
+	r.mu.Lock() // so that answering does not grow any more when it is waited for
+	r.cancel()
 	r.mu.Unlock()
 	r.answering.Wait()
 }

@@ -32,13 +32,13 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 			list.TTL = ttl
 		}
 		isFull := false
-		for _, tool := range page.Tools {
+		for _, tool := range page.elements {
 			maxBytes -= len(tool)
 			if !add(tool) {
 				isFull = true
 			}
 		}
-		return page.NextCursor, isFull, nil
+		return page.nextCursor, isFull, nil
 	})
 	if failure != nil {
 		return ToolList{}, failure
@@ -47,16 +47,8 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 	return list, nil
 }
 
-// toolPage is one page of the list of tools. Its tools are not decoded yet: with the SDK's type, one invalid tool
-// would make the whole page fail.
-type toolPage struct {
-	Tools      []json.RawMessage `json:"tools"`
-	NextCursor string            `json:"nextCursor"`
-	resultHeader
-}
-
 // getToolPage requests the page at cursor, of at most maxBytes. If the server lacks the method, the page is empty.
-func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (page toolPage, _ *transport.Failure) {
+func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (page listPage, _ *transport.Failure) {
 	// The context is not a call's context, because the list is for all calls.
 	raw, failure := s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
 		request.MaxAnswer = maxBytes
@@ -74,14 +66,7 @@ func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (
 	case failure != nil:
 		return page, failure
 	}
-	if err := json.Unmarshal(raw, &page); err != nil {
-		return page, transport.BadReply("its list of tools does not decode", fmt.Errorf("tools/list: %w", err))
-	}
-	// A result of another type must not be taken for an empty list.
-	if !page.isComplete() {
-		return page, transport.BadReply(fmt.Sprintf("a list of tools of type %.40q", page.ResultType), nil)
-	}
-	return page, nil
+	return decodePage("tools", raw)
 }
 
 // ToolCall is one call of a tool in a session.

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +13,7 @@ import (
 )
 
 // MessageConn is a connection that carries whole JSON-RPC messages: the pipes of a child process, a WebSocket, or
-// HTTP+SSE. One goroutine calls Read and another one calls Write. SetReadLimit and Close may be called concurrently
+// HTTP+SSE. Read and Write are each called by one goroutine at a time. SetReadLimit and Close may be called concurrently
 // with them, and Close more than once. If Read returns a *requestError, one request has failed. Any other error of
 // Read or Write ends the connection; if it is a *Failure, its Public text may be shown to users.
 type MessageConn interface {
@@ -66,12 +65,10 @@ type streamConn struct {
 	log      *slog.Logger
 	session  *Session
 	conn     MessageConn
-	batch    []json.RawMessage // messages of the last batch that Read has not processed yet; used by Read only
-	outgoing chan *outMessage  // passes messages from send to writeLoop
-	ended    chan struct{}     // closed when the connection has ended
-	written  chan struct{}     // closed when writeLoop has ended
-	// cancelQueued, of capacity 1, wakes writeLoop after a message was added to cancellations.
-	cancelQueued chan struct{}
+	batch    batch          // of the last message; used by Read only
+	turn     chan struct{}  // of capacity 1; has an element while a message is being written
+	ended    chan struct{}  // closed when the connection has ended
+	writes   sync.WaitGroup // counts the goroutines of send; grows only while mu is held and err is nil
 
 	mu  sync.Mutex // protects the fields below
 	err error      // why the connection ended; nil while it is open
@@ -81,8 +78,6 @@ type streamConn struct {
 	pending   map[jsonrpc.ID]*pendingRequest
 	byToken   map[string]*RoundTrip   // pending round trips by progress token
 	incoming  map[jsonrpc.ID]struct{} // the server's requests whose answers are not written yet
-	// cancellations has the notifications/cancelled that writeLoop has not taken yet.
-	cancellations []*outMessage
 	// triedDiscover is true once server/discover was registered to be sent.
 	triedDiscover bool
 	// abandoned has the calls that were sent and then cancelled, until the server answers them.
@@ -101,7 +96,7 @@ type pendingRequest struct {
 	roundTrip *RoundTrip // nil for a request that the SDK itself sends
 	method    string
 	sent      bool // writing has begun, and has not failed with NotRun
-	writing   bool // writeLoop is writing it, and fails it if the connection ends
+	writing   bool // it is being written; finishWriting fails it if the connection ends
 }
 
 // maxDropLog is how many dropped messages are logged per connection.
@@ -111,33 +106,30 @@ const maxDropLog = 5
 func newStreamConn(e *streamEndpoint) *streamConn {
 	return &streamConn{
 		endpoint: e, log: e.log,
-		outgoing: make(chan *outMessage), ended: make(chan struct{}), written: make(chan struct{}),
-		cancelQueued: make(chan struct{}, 1),
-		pending:      map[jsonrpc.ID]*pendingRequest{}, byToken: map[string]*RoundTrip{},
+		turn: make(chan struct{}, 1), ended: make(chan struct{}),
+		pending: map[jsonrpc.ID]*pendingRequest{}, byToken: map[string]*RoundTrip{},
 		incoming: map[jsonrpc.ID]struct{}{}, abandoned: map[jsonrpc.ID]struct{}{},
 	}
 }
 
-// Connect implements sdk.Transport. It opens the connection and starts writeLoop, which Close ends. ctx must carry a
-// RoundTrip with a Session.
+// Connect implements sdk.Transport. It opens the connection. ctx must carry a RoundTrip with a Session.
 func (c *streamConn) Connect(ctx context.Context) (sdk.Connection, error) {
 	conn, err := c.endpoint.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	c.session, c.conn, c.opened = RoundTripOf(ctx).Session, conn, time.Now()
-	go c.writeLoop()
 	return c, nil
 }
 
 // SessionID implements sdk.Connection. It returns "", because the session has no id apart from its connection.
 func (c *streamConn) SessionID() string { return "" }
 
-// Close implements sdk.Connection. It ends the connection and waits until writeLoop has ended. The SDK calls Close
+// Close implements sdk.Connection. It ends the connection and waits until nothing writes to it. The SDK calls Close
 // when no request is in flight, or after Read has failed.
 func (c *streamConn) Close() error {
 	c.endConnection(errConnClosed)
-	<-c.written
+	c.writes.Wait()
 	return nil
 }
 
@@ -185,8 +177,8 @@ func (c *streamConn) endConnection(err error) {
 	c.endConnectionLocked(err)
 }
 
-// endConnectionLocked fails all requests in flight because of err, and closes the MessageConn. Only the request that
-// writeLoop is writing is left for writeLoop to fail. After the first call it does nothing. c.mu must be held.
+// endConnectionLocked fails all requests in flight because of err, and closes the MessageConn. Only the request that is
+// being written is left for finishWriting to fail. After the first call it does nothing. c.mu must be held.
 func (c *streamConn) endConnectionLocked(err error) {
 	if c.err != nil {
 		return

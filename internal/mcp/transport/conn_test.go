@@ -39,7 +39,6 @@ func TestStreamConnCancelsCallsGivenUpDuringWrite(t *testing.T) {
 	ours, theirs := net.Pipe()
 	l := newTestStreamConn()
 	l.conn = lineConn{ours}
-	go l.writeLoop()
 
 	calls, cancels := map[string]bool{}, map[string]bool{}
 	var server sync.WaitGroup
@@ -102,7 +101,6 @@ func (b brokenConn) Close() error { close(b.closed); return nil }
 func TestStreamConnEndsAfterPanicOfWrite(t *testing.T) {
 	l := newTestStreamConn()
 	l.conn = brokenConn{make(chan struct{})}
-	go l.writeLoop()
 	msg := &jsonrpc.Request{Method: "notifications/initialized"}
 	if f, ok := errors.AsType[*Failure](l.Write(t.Context(), msg)); !ok || f.Kind != Protocol {
 		t.Errorf("Write: got %v, want a failure of the kind %s", f, Protocol)

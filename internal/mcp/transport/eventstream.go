@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,8 +62,8 @@ func newEventStream(roundTrip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log
 // eventReader reads the messages of an event stream.
 type eventReader struct {
 	events *sse.Reader
-	limit  *messageLimit     // events reads from it
-	batch  []json.RawMessage // messages of the last event that nextData has not returned yet
+	limit  *messageLimit // events reads from it
+	batch  batch         // of the last event
 }
 
 // messageLimit is an io.Reader that fails with AnswerTooLarge if too many bytes come between two messages: more than
@@ -101,32 +102,48 @@ func newEventReader(body io.Reader, limit int) eventReader {
 }
 
 // nextMessage returns the next message, its text data, and size, the number of bytes read from the stream since the
-// previous message. The message and data are valid until the next call. If a message is too large or does not decode,
-// the error is a *Failure. Any other error means that the stream has ended.
+// previous message. The message and data are valid until the next call. It skips events that are no messages, such as
+// heartbeats. If a message is too large or does not decode, the error is a *Failure. Any other error means that the
+// stream has ended.
 func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, size int, _ error) {
-	data, err := r.nextData()
-	if err != nil {
-		return nil, nil, 0, err
+	for {
+		data, err := r.nextData()
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		msg, err := decodeStreamed(data)
+		_, isAnswer := msg.(*jsonrpc.Response)
+		// The stream ended within the event. A whole answer is accepted. Resuming the stream repeats anything else.
+		if r.events.Cut() && !isAnswer {
+			return nil, nil, 0, io.ErrUnexpectedEOF
+		}
+		if err != nil && !resemblesMessage(data) {
+			continue // counts towards r.limit, as a comment does
+		}
+		if err != nil {
+			return nil, nil, 0, BadReply("an event does not decode", err)
+		}
+		size = r.limit.bytes
+		r.limit.restart()
+		return msg, data, size, nil
 	}
-	msg, err := decodeStreamed(data)
-	_, isAnswer := msg.(*jsonrpc.Response)
-	// The stream ended within the event. A whole answer is accepted. Resuming the stream repeats anything else.
-	if r.events.Cut() && !isAnswer {
-		return nil, nil, 0, io.ErrUnexpectedEOF
-	}
-	if err != nil {
-		return nil, nil, 0, BadReply("an event does not decode", err)
-	}
-	size = r.limit.bytes
-	r.limit.restart()
-	return msg, data, size, nil
 }
 
-// nextData returns the text of the next message. Servers of 2025-03-26 may send a batch of messages in one event
-// (basic/transports, "Sending Messages to the Server"); nextData returns its messages one by one. A batch that does
-// not decode is returned whole.
-func (r *eventReader) nextData() ([]byte, error) {
-	for len(r.batch) == 0 {
+// resemblesMessage reports whether data, an event that does not decode, may be a JSON-RPC message all the same: damaged
+// JSON, or JSON with one of the members of a message.
+func resemblesMessage(data []byte) bool {
+	isContainer := bytes.HasPrefix(data, []byte("{")) || bytes.HasPrefix(data, []byte("["))
+	hasMember := func(name string) bool { return bytes.Contains(data, []byte(name)) }
+	members := []string{`"jsonrpc"`, `"result"`, `"error"`}
+	return isContainer && (!json.Valid(data) || slices.ContainsFunc(members, hasMember))
+}
+
+// nextData returns the text of the next message.
+func (r *eventReader) nextData() ([]byte, error) { return r.batch.next(r.nextEvent) }
+
+// nextEvent returns the data of the next event that may have a message.
+func (r *eventReader) nextEvent() ([]byte, error) {
+	for {
 		e, err := r.events.Next()
 		switch {
 		case errors.Is(err, sse.ErrTooLarge):
@@ -135,16 +152,10 @@ func (r *eventReader) nextData() ([]byte, error) {
 			return nil, err
 		}
 		isMessage := e.Event == "" || e.Event == "message" // MCP uses no other events
-		if !isMessage || len(e.Data) == 0 {
-			continue
-		}
-		if e.Data[0] != '[' || json.Unmarshal(e.Data, &r.batch) != nil {
+		if isMessage && len(e.Data) > 0 {
 			return e.Data, nil
 		}
 	}
-	data := r.batch[0]
-	r.batch = r.batch[1:]
-	return data, nil
 }
 
 // lastID returns the id of the last event, which is needed to resume the stream. It returns "" if no event had an id,
@@ -371,12 +382,12 @@ func (c *httpConn) resume(ctx context.Context, lastID string, retry time.Duratio
 		if resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream" {
 			return resp, nil
 		}
-		drainBody(resp)
+		body := drainBody(resp)
 		busyFor = retryAfter(resp.Header)
 		if mayResumeLater(resp.StatusCode) {
 			continue
 		}
-		if resp.StatusCode == http.StatusNotFound && c.SessionID() != "" {
+		if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) {
 			c.session.Lost.Store(true)
 		}
 		return nil, statusFailure(resp.StatusCode)

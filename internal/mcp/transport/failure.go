@@ -164,7 +164,8 @@ func refusesCertificate(err error) bool {
 // connectReason returns the reason for err, with which connecting failed, as a text for users. The text of err itself
 // must not be shown: it may contain addresses, and proxy URLs with passwords.
 func connectReason(err error) string {
-	_, unknownCA := errors.AsType[x509.UnknownAuthorityError](err)
+	invalid, _ := errors.AsType[x509.CertificateInvalidError](err)
+	isExpired := invalid.Cert != nil && invalid.Reason == x509.Expired
 	_, wrongHost := errors.AsType[x509.HostnameError](err)
 	_, badCert := errors.AsType[*tls.CertificateVerificationError](err)
 	_, noHost := errors.AsType[*net.DNSError](err)
@@ -172,7 +173,11 @@ func connectReason(err error) string {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused"
-	case unknownCA || wrongHost || badCert:
+	case isExpired:
+		return "its TLS certificate has expired or is not valid yet"
+	case wrongHost:
+		return "its TLS certificate is for another host name"
+	case badCert:
 		return "its TLS certificate is not trusted"
 	case noHost:
 		return "its host name does not resolve"

@@ -1,9 +1,12 @@
 package transport
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/token"
@@ -35,11 +38,35 @@ func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		tokens = own
 	}
 	t.addHeaders(r, roundTrip)
+	next := sessionRefusals{t.Next}
 	if tokens == nil {
-		return t.Next.RoundTrip(r)
+		return next.RoundTrip(r)
 	}
 	roundTrip.FetchingToken.Store(true) // tokenWatcher sets it to false
-	return tokens.Send(tokenWatcher{t.Next, roundTrip}, r)
+	return tokens.Send(tokenWatcher{next, roundTrip}, r)
+}
+
+// sessionRefusals is an http.RoundTripper for servers that refuse the id of a session which they no longer know with
+// 401, 403 (rust-sdk#689, mcp-proxy#108) or 409. It replaces these by 404, the status that MCP demands (2025-11-25
+// basic/transports, "Session Management"). It does so before a Sender takes the refusal for one of the token: the server
+// would refuse the session with another token too, also after the user has signed in again.
+type sessionRefusals struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t sessionRefusals) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(r)
+	if err != nil || r.Header.Get(sessionHeader) == "" {
+		return resp, err
+	}
+	if !slices.Contains([]int{http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict}, resp.StatusCode) {
+		return resp, nil
+	}
+	body := drainBody(resp)
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	if namesLostSession(string(body)) {
+		resp.StatusCode = http.StatusNotFound
+	}
+	return resp, nil
 }
 
 // tokenWatcher is the http.RoundTripper that is passed to a Sender, to maintain RoundTrip.FetchingToken. A Sender

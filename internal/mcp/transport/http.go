@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -34,10 +35,11 @@ type HTTPConfig struct {
 	// RoundTripper sends the requests. It may change them, and must not follow redirects.
 	RoundTripper http.RoundTripper
 	// StandaloneStream says whether each session opens the standalone stream (GET). If it is nil, a session opens the
-	// stream in two cases: Session.WatchTools is set and the server announces changes of its tools, or WatchResources
-	// is set and the server offers subscriptions to resources.
+	// stream in three cases: Session.WatchTools is set and the server announces changes of its tools, WatchResources
+	// is set and the server offers subscriptions to resources, or Sampling is set.
 	StandaloneStream *bool
 	WatchResources   bool
+	Sampling         bool // the server may send sampling requests, which servers with the Python SDK 1 send only there
 	Logger           *slog.Logger
 }
 
@@ -173,12 +175,21 @@ type httpConn struct {
 	closeOnce sync.Once
 	closeErr  error // the result of Close; set in closeOnce
 
-	mu      sync.Mutex // protects the fields below
-	id      string     // the session's id; "" before initialize, and if the server gave none
-	version string     // the protocol version negotiated by initialize; "" before
-	// canSubscribe and announcesTools are capabilities that the server stated in initialize: subscriptions to
-	// resources, and notifications about changes of its tools.
-	canSubscribe, announcesTools bool
+	id          atomic.Value                     // string: the session's id; nil before initialize, "" if the server gave none
+	initialized atomic.Pointer[initializeResult] // nil before initialize
+}
+
+// initializeResult has the members of initialize's result that httpConn uses.
+type initializeResult struct {
+	Version      string `json:"protocolVersion"`
+	Capabilities struct {
+		Resources struct {
+			Subscribe bool `json:"subscribe"`
+		} `json:"resources"`
+		Tools struct {
+			ListChanged bool `json:"listChanged"`
+		} `json:"tools"`
+	} `json:"capabilities"`
 }
 
 // newHTTPConn returns the httpConn of a new session, which Connect sets up.
@@ -198,9 +209,8 @@ func (c *httpConn) Explain(err error) error { return err }
 
 // SessionID implements sdk.Connection. It returns the session's id; "" before initialize, and if the server gave none.
 func (c *httpConn) SessionID() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.id
+	id, _ := c.id.Load().(string)
+	return id
 }
 
 // Read implements sdk.Connection. It returns the next message for the SDK, and io.EOF after Close.
@@ -250,16 +260,14 @@ func (c *httpConn) sessionLost() bool { return c.SessionID() != "" && c.session.
 // AnswerTooLarge, and the TCP connection is not used again.
 func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {
 	defer resp.Body.Close()
-	var body bytes.Buffer
-	// Allocate no large buffer before the bytes arrive: Content-Length is only the server's claim.
-	body.Grow(int(min(max(resp.ContentLength, 0), maxRefusal)) + bytes.MinRead)
-	if _, err := body.ReadFrom(io.LimitReader(resp.Body, int64(limit)+1)); err != nil {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(limit)+1))
+	if err != nil {
 		return nil, unansweredFailure(err)
 	}
-	if body.Len() > limit {
+	if len(body) > limit {
 		return nil, AnswerTooLarge(limit)
 	}
-	return body.Bytes(), nil
+	return body, nil
 }
 
 // decodeAnswer decodes data, the body of a reply, as the answer to the request with this id. Some servers of
@@ -309,10 +317,11 @@ func answerTo(id jsonrpc.ID, msg jsonrpc.Message) *jsonrpc.Response {
 }
 
 // saysSessionLost reports whether a reply with this status and body says that the session is lost. Use it only for
-// requests that had a session id. 404 has that meaning with every body (2025-11-25 basic/transports). Servers built
-// with the TypeScript SDK answer 400 with a text about the session.
+// requests that had a session id. 404 has that meaning with every body (2025-11-25 basic/transports), and so has 410,
+// which some servers send (typescript-sdk#1402). Servers built with the TypeScript SDK answer 400 with a text about the
+// session.
 func saysSessionLost(status int, body []byte) bool {
-	return status == http.StatusNotFound ||
+	return status == http.StatusNotFound || status == http.StatusGone ||
 		status == http.StatusBadRequest && bytes.Contains(bytes.ToLower(body), []byte("session"))
 }
 

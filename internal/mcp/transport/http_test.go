@@ -19,14 +19,9 @@ import (
 // sendCancellation sends a cancellation over HTTP, of a call that was sent that long ago and with a
 // context that has ended, and waits until it is no longer sent again.
 func sendCancellation(t *testing.T, age time.Duration, way roundTripFunc) {
-	c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
-	x := startRoundTrip(t)
-	defer x.Finish()
+	c, x := newConnectedHTTP(t, way)
 	x.sent.Store(true)
 	x.sentAt.Store(time.Now().Add(-age).UnixNano())
-	if _, err := c.Connect(x.ctx); err != nil {
-		t.Fatal(err)
-	}
 	over, end := context.WithCancel(x.ctx)
 	end()
 	if err := c.Write(over, &jsonrpc.Request{Method: notificationCancelled, Params: json.RawMessage(`{"requestId":1}`)}); err != nil {

@@ -265,7 +265,7 @@ func (c *legacySSE) post(ctx context.Context, data []byte) *Failure {
 	switch {
 	case isSuccess(resp):
 		return nil
-	case saysSessionLost(resp.StatusCode, body) || resp.StatusCode == http.StatusGone:
+	case saysSessionLost(resp.StatusCode, body):
 		return LostSession(replyFailure(resp))
 	}
 	return replyFailure(resp)

@@ -20,6 +20,28 @@ import (
 // with one. A parser may ignore it (RFC 8259 section 8.1).
 var byteOrderMark = []byte("\ufeff")
 
+// batch has those messages of a batch (JSON-RPC section 6) that were not returned yet. Servers of 2025-03-26 may send
+// batches (basic/transports, "Sending Messages to the Server").
+type batch []json.RawMessage
+
+// next returns the next message of b. If b is empty, it calls read, which returns a message or a batch. If a batch does
+// not decode, next returns it whole.
+func (b *batch) next(read func() ([]byte, error)) ([]byte, error) {
+	for len(*b) == 0 {
+		data, err := read()
+		if err != nil {
+			return nil, err
+		}
+		isBatch := len(data) > 0 && data[0] == '[' && json.Unmarshal(data, b) == nil
+		if !isBatch {
+			return data, nil
+		}
+	}
+	data := (*b)[0]
+	*b = (*b)[1:]
+	return data, nil
+}
+
 // messageParts holds the members of a JSON-RPC message as received; an absent one is nil.
 type messageParts struct{ version, id, method, params, result, rpcError json.RawMessage }
 
@@ -242,8 +264,7 @@ const maxNesting = 1000
 // limitDepth returns result, with a string in place of each object and array that is nested deeper than maxNesting.
 // result must be valid JSON or empty.
 func limitDepth(result json.RawMessage) json.RawMessage {
-	opening := bytes.Count(result, []byte("{")) + bytes.Count(result, []byte("[")) // at least the depth
-	if opening <= maxNesting || wire.Depth(result) <= maxNesting {
+	if !wire.IsDeeper(result, maxNesting) {
 		return result
 	}
 	var out bytes.Buffer
@@ -292,25 +313,20 @@ const maxIDOffset = 1 << 10
 // for the id of the request that the message answers.
 func newOversizeError(head []byte, limit int) *oversizeError {
 	oversize := &oversizeError{Failure: AnswerTooLarge(limit)}
-	dec := json.NewDecoder(bytes.NewReader(head[:min(len(head), maxIDOffset)]))
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return oversize
+	head = head[:min(len(head), maxIDOffset)]
+	dec := wire.NewDecoder(head)
+	isRequest := false // of the server, not an answer
+	// The error is ignored, because head ends within a value.
+	_ = wire.ReadObject(dec, func(name string) error {
+		isRequest = isRequest || name == "method"
+		value, err := wire.ReadRaw(dec, head)
+		if id, idErr := decodeID(value); name == "id" && err == nil && idErr == nil {
+			oversize.answers = ownID(id)
+		}
+		return err
+	})
+	if isRequest {
+		oversize.answers = jsonrpc.ID{}
 	}
-	var id any
-	for dec.More() {
-		name, err := dec.Token()
-		if err != nil || name == "method" {
-			return oversize // a request of the server, not an answer
-		}
-		var value any
-		if dec.Decode(&value) != nil {
-			break // head ends within the value
-		}
-		if name == "id" {
-			id = value
-		}
-	}
-	answers, _ := jsonrpc.MakeID(id) // nil makes an invalid id
-	oversize.answers = ownID(answers)
 	return oversize
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -109,8 +110,8 @@ type stderrTail struct {
 
 	// Only the goroutine of readStderr uses the fields below; lastLines may use them after that goroutine has ended.
 
-	ring          []byte    // the last bytes; the newest is before index total % maxTail; nil until the first byte
-	total         int64     // bytes received so far
+	last          []byte    // the last bytes: at least maxTail of them once so many were received
+	isCut         bool      // earlier bytes were dropped from last
 	line          []byte    // the beginning of the unfinished line, for the debug log
 	secondStart   time.Time // when the rate limit's current second began
 	linesInSecond int       // lines since secondStart
@@ -123,16 +124,13 @@ func newStderrTail(log *slog.Logger) *stderrTail {
 
 // add adds the next bytes of the stream.
 func (t *stderrTail) add(buf []byte) {
-	if len(buf) > 0 && t.ring == nil {
-		t.ring = make([]byte, maxTail)
-	}
 	if t.debug {
 		t.logLines(buf)
 	}
-	for len(buf) > 0 {
-		n := copy(t.ring[t.total%maxTail:], buf)
-		t.total += int64(n)
-		buf = buf[n:]
+	t.last = append(t.last, buf...)
+	if len(t.last) > 2*maxTail { // only then, so that few bytes are copied for each byte received
+		t.last = slices.Delete(t.last, 0, len(t.last)-maxTail)
+		t.isCut = true
 	}
 }
 
@@ -159,12 +157,10 @@ func (t *stderrTail) logLines(b []byte) {
 
 // lastLines returns the last maxExitLines lines. Each is made printable and cut to maxTailLine bytes.
 func (t *stderrTail) lastLines() []string {
-	text := string(t.ring[:min(int64(len(t.ring)), t.total)])
-	if t.total > maxTail { // the ring has wrapped
-		oldest := int(t.total % maxTail)
-		text = string(t.ring[oldest:]) + string(t.ring[:oldest])
+	text := string(t.last[max(0, len(t.last)-maxTail):])
+	if t.isCut || len(text) < len(t.last) {
 		if _, rest, ok := strings.Cut(text, "\n"); ok {
-			text = rest // drop the first line, whose beginning was overwritten
+			text = rest // drop the first line, whose beginning is missing
 		}
 	}
 	lines := strings.Split(strings.TrimRight(text, "\r\n"), "\n")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"time"
 
@@ -86,9 +87,8 @@ func (c *httpConn) sendRequest(ctx context.Context, roundTrip *RoundTrip, msg *j
 		roundTrip.fail(LostSession(nil))
 		return
 	}
-	hasStandaloneStream := c.session.standalone.Load()
-	if hasStandaloneStream && serverMayAsk(msg.Method) {
-		c.session.inflight.add(roundTrip) // the server may send its requests on that stream
+	if serverMayAsk(msg.Method) {
+		c.session.inflight.add(roundTrip) // the server may send its requests on the standalone stream
 	}
 	r, err := c.newRequest(roundTrip.traceConn(ctx), http.MethodPost, msg)
 	if err != nil {
@@ -127,9 +127,7 @@ func isSuccess(resp *http.Response) bool { return resp.StatusCode >= 200 && resp
 // setSessionID records the id that the server has given to the session; "" if it gave none.
 func (c *httpConn) setSessionID(id string) {
 	c.session.hasID.Store(id != "")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.id = id
+	c.id.Store(id)
 }
 
 // processJSON delivers the answer in resp, a JSON reply to msg, to the SDK. Without a valid answer it fails roundTrip.
@@ -160,28 +158,13 @@ func (c *httpConn) deliverAnswer(ctx context.Context, roundTrip *RoundTrip, msg 
 	_ = c.deliver(ctx, answer) // an error means that the connection was closed
 }
 
-// noteInitialized records the protocol version and the capabilities in result, the result of initialize. If the SDK
-// does not support the version, it records nothing, because the SDK then ends the handshake.
+// noteInitialized records result, the result of initialize. If the SDK does not support the version in it, it records
+// nothing, because the SDK then ends the handshake.
 func (c *httpConn) noteInitialized(result json.RawMessage) {
-	var decoded struct {
-		Version      string `json:"protocolVersion"`
-		Capabilities struct {
-			Resources struct {
-				Subscribe bool `json:"subscribe"`
-			} `json:"resources"`
-			Tools struct {
-				ListChanged bool `json:"listChanged"`
-			} `json:"tools"`
-		} `json:"capabilities"`
+	var decoded initializeResult
+	if json.Unmarshal(result, &decoded) == nil && slices.Contains(sdk.SupportedProtocolVersions(), decoded.Version) {
+		c.initialized.Store(&decoded)
 	}
-	if json.Unmarshal(result, &decoded) != nil || !slices.Contains(sdk.SupportedProtocolVersions(), decoded.Version) {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.version = decoded.Version
-	c.canSubscribe = decoded.Capabilities.Resources.Subscribe
-	c.announcesTools = decoded.Capabilities.Tools.ListChanged
 }
 
 // processRefusal processes resp, a reply to msg with a status other than 2xx. It fails roundTrip with a failure that is
@@ -198,9 +181,11 @@ func (c *httpConn) processRefusal(ctx context.Context, roundTrip *RoundTrip, msg
 	}
 	isBadRequest := status == http.StatusBadRequest
 	// "session" may be a word of the tool in an answer to this request whose code no server uses for lost sessions.
-	isToolError := isBadRequest && answer != nil && !hasLostSessionCode(answer)
+	isToolError := isBadRequest && answer != nil && !hasCode(answer, lostSessionCodes...)
+	// Servers of 2026-07-28 answer an unknown method with 404, and some do so in sessions of earlier versions too.
+	isUnknownMethod := answer != nil && hasCode(answer, jsonrpc.CodeMethodNotFound)
 	switch {
-	case c.SessionID() != "" && saysSessionLost(status, body) && !isToolError:
+	case c.SessionID() != "" && saysSessionLost(status, body) && !isToolError && !isUnknownMethod:
 		c.session.Lost.Store(true)
 		roundTrip.fail(LostSession(statusFailure(status)))
 	case isBadRequest && !roundTrip.Handshake && refusesVersion(body, answer):
@@ -218,23 +203,27 @@ func (c *httpConn) processRefusal(ctx context.Context, roundTrip *RoundTrip, msg
 	}
 }
 
+// unsupportedVersion matches the texts with which servers refuse a protocol version. Those built with the SDKs for C# and
+// Rust write the name of the header.
+var unsupportedVersion = regexp.MustCompile(`(?i)unsupported (mcp.)?protocol.version|protocol.version.*not supported`)
+
 // refusesVersion reports whether a reply with status 400 says that the server does not support the session's protocol
 // version, for example after an update or a rollback. A server of an earlier version may instead complain about a
 // missing session id or initialize. answer is the JSON-RPC error in body, or nil.
 func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	if answer == nil {
 		lower := bytes.ToLower(body)
-		words := []string{"unsupported protocol version", "session", "not initialized"}
-		return slices.ContainsFunc(words, func(s string) bool { return bytes.Contains(lower, []byte(s)) })
+		return unsupportedVersion.Match(body) || bytes.Contains(lower, []byte("session")) ||
+			bytes.Contains(lower, []byte("not initialized"))
 	}
 	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
-	return ok && rpc.Code == sdk.CodeUnsupportedProtocolVersion
+	return ok && (rpc.Code == sdk.CodeUnsupportedProtocolVersion || unsupportedVersion.MatchString(rpc.Message))
 }
 
-// hasLostSessionCode reports whether answer is a JSON-RPC error with one of lostSessionCodes.
-func hasLostSessionCode(answer *jsonrpc.Response) bool {
+// hasCode reports whether answer is a JSON-RPC error with one of codes.
+func hasCode(answer *jsonrpc.Response, codes ...int64) bool {
 	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
-	return ok && slices.Contains(lostSessionCodes, rpc.Code)
+	return ok && slices.Contains(codes, rpc.Code)
 }
 
 // mayCarryAnswer reports whether a JSON-RPC error in the body of a reply with this status counts as the answer. It
@@ -342,13 +331,10 @@ func (c *httpConn) versionOf(msg *jsonrpc.Request) string {
 		_ = json.Unmarshal(msg.Params, &params) // cannot fail: the SDK has written the params
 		return params.Meta.Version
 	}
-	c.mu.Lock()
-	version := c.version
-	c.mu.Unlock()
-	if version == "" { // no initialize in this session, or not yet
-		return c.session.Protocol()
+	if initialized := c.initialized.Load(); initialized != nil {
+		return initialized.Version
 	}
-	return version
+	return c.session.Protocol() // no initialize in this session, or not yet
 }
 
 // addRoutingHeaders adds the headers by which proxies route requests (2026-07-28 basic/transports, SEP-2243): msg's

@@ -20,7 +20,7 @@ func (c *streamConn) Read(context.Context) (_ jsonrpc.Message, err error) {
 		err = f
 	})
 	for {
-		data, err := c.nextMessage()
+		data, err := c.batch.next(c.conn.Read)
 		if requestErr, ok := errors.AsType[*requestError](err); ok {
 			c.failRequest(requestErr)
 			continue
@@ -33,26 +33,6 @@ func (c *streamConn) Read(context.Context) (_ jsonrpc.Message, err error) {
 			return msg, nil
 		}
 	}
-}
-
-// nextMessage returns the text of the next message. Servers of 2025-03-26 may send several messages in one batch
-// (JSON-RPC section 6); nextMessage returns them one by one. It drops a batch that does not decode.
-func (c *streamConn) nextMessage() (json.RawMessage, error) {
-	for len(c.batch) == 0 {
-		data, err := c.conn.Read()
-		switch {
-		case err != nil:
-			return nil, err
-		case len(data) == 0 || data[0] != '[':
-			return data, nil
-		case json.Unmarshal(data, &c.batch) != nil:
-			c.dropMessage("a batch does not decode")
-			c.batch = nil
-		}
-	}
-	data := c.batch[0]
-	c.batch = c.batch[1:]
-	return data, nil
 }
 
 // processMessage processes the message in data. It returns the message for the SDK, or nil if the SDK must not get it.

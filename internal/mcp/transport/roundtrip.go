@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http/httptrace"
@@ -200,7 +201,7 @@ func (r *RoundTrip) acceptAnswer(answer *jsonrpc.Response) *Failure {
 }
 
 // lostSessionCodes are the codes of JSON-RPC errors with which servers say that a session is gone.
-var lostSessionCodes = []int64{32600, -32600, -32000, -32001}
+var lostSessionCodes = []int64{32600, -32600, -32000, -32001, -32002}
 
 // meansLostSession reports whether e says that the session is gone, with one of the codes and texts that servers use
 // for that. The code alone is not enough, because tools use the same codes for their own errors.
@@ -208,9 +209,14 @@ func meansLostSession(e *jsonrpc.Error) bool {
 	if !slices.Contains(lostSessionCodes, e.Code) {
 		return false
 	}
-	message := strings.ToLower(e.Message)
-	texts := []string{"session terminated", "session not found", "no valid session", "mcp-session-id"}
-	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
+	return namesLostSession(e.Message)
+}
+
+// namesLostSession reports whether text, which a server has sent with a refusal, says that a session is gone.
+func namesLostSession(text string) bool {
+	lower := strings.ToLower(text)
+	phrases := []string{"session terminated", "session not found", "no valid session", "mcp-session-id", "server not initialized"}
+	return slices.ContainsFunc(phrases, func(phrase string) bool { return strings.Contains(lower, phrase) })
 }
 
 // failureWithoutReply returns the failure of an HTTP request, sent with traceConn, that ended with err and no reply.
@@ -241,7 +247,11 @@ func (r *RoundTrip) Failure(err error) *Failure {
 		return LostSession(err)
 	case r.answered.Load():
 		// The SDK could not decode the result.
-		return BadReply("it does not decode", err)
+		what := "it does not decode"
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+			what = fmt.Sprintf("%.80q in it has the wrong type", wrong.Field)
+		}
+		return BadReply(what, err)
 	}
 	return &Failure{Kind: UnknownOutcome, Public: "the session ended before its answer", Err: err}
 }
@@ -286,7 +296,7 @@ func (r *RoundTrip) streamClosed() {
 func (r *RoundTrip) Finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.Session != nil && r.Session.standalone.Load() {
+	if r.Session != nil {
 		isAbandoned := r.sent.Load() && !r.answered.Load()
 		r.Session.inflight.remove(r, isAbandoned)
 	}

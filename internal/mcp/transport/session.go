@@ -21,12 +21,10 @@ type Session struct {
 	Lost atomic.Bool
 
 	hasID atomic.Bool // over HTTP: the server gave the session an id
-	// standalone says that the session has a standalone stream. Otherwise inflight is not used.
-	standalone atomic.Bool
-	// inflight has the calls that messages on the standalone stream may be about.
+	// inflight has the calls over HTTP that messages on the standalone stream, if there is one, may be about.
 	inflight inflightCalls
-	// asksOnStandalone says that the configuration demands the standalone stream, because the server sends requests
-	// about calls on it.
+	// asksOnStandalone says that the configuration expects the server to send requests about calls on the standalone
+	// stream.
 	asksOnStandalone atomic.Bool
 }
 

@@ -49,12 +49,11 @@ const noTimeout = 0
 // session ends. It waits a short time for the stream, because most servers drop messages that they send while no
 // stream is open. It does not wait longer, because some servers send the reply's headers only with the first event.
 func (c *httpConn) openStandaloneStream() {
-	isConfigured := c.StandaloneStream != nil
-	c.session.standalone.Store(true)
-	c.session.asksOnStandalone.Store(isConfigured)
+	carriesRequests := c.StandaloneStream != nil || c.Sampling
+	c.session.asksOnStandalone.Store(carriesRequests)
 	s := &standaloneStream{conn: c}
 	headerTimeout := changesWait
-	if isConfigured { // the stream also carries the server's requests, which are not repeated
+	if carriesRequests { // they are not repeated
 		headerTimeout = NotifyTimeout
 	}
 	s.advance(headerTimeout)
@@ -67,14 +66,16 @@ func (c *httpConn) openStandaloneStream() {
 // wantsStandaloneStream reports whether the session should have a standalone stream, as HTTPConfig.StandaloneStream
 // says. Call it after initialize.
 func (c *httpConn) wantsStandaloneStream() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.StandaloneStream != nil {
+	initialized := c.initialized.Load()
+	switch {
+	case c.StandaloneStream != nil:
 		return *c.StandaloneStream
+	case initialized == nil:
+		return c.Sampling
 	}
-	forResources := c.WatchResources && c.canSubscribe
-	forTools := c.session.WatchTools && c.announcesTools
-	return forResources || forTools
+	forResources := c.WatchResources && initialized.Capabilities.Resources.Subscribe
+	forTools := c.session.WatchTools && initialized.Capabilities.Tools.ListChanged
+	return forResources || forTools || c.Sampling
 }
 
 // readUntilClosed reads the stream and opens it again whenever it has ended, until the session ends or the stream is
@@ -161,6 +162,7 @@ func (s *standaloneStream) processRefusal(resp *http.Response) {
 		s.lastID = "" // the server may no longer have that event
 	case !wasOpen && meansNoStream(status):
 		s.unavailable = true
+		s.conn.session.asksOnStandalone.Store(false)
 		level := slog.LevelDebug // the specification does not require the stream
 		if s.conn.StandaloneStream != nil {
 			level = slog.LevelWarn // the configuration does

@@ -29,11 +29,11 @@ type StdioConfig struct {
 // stdioServer is a server that runs as a child process. Each session starts a new process, after the previous
 // session's process and its process group have ended.
 type stdioServer struct {
-	cfg    StdioConfig
-	starts startLimit
+	cfg StdioConfig
 
-	mu      sync.Mutex // protects current
-	current *process   // the latest session's process; nil before the first
+	mu      sync.Mutex // protects the fields below
+	starts  startLimit
+	current *process // the latest session's process; nil before the first
 }
 
 // NewStdio returns the endpoint of a child process that speaks MCP on its standard input and output. It starts no
@@ -51,12 +51,11 @@ func NewStdio(cfg StdioConfig) Endpoint {
 // has ended or ctx ends, since it may have files and ports open that the new one needs. The error is a *Failure.
 func (s *stdioServer) replaceProcess(ctx context.Context) (MessageConn, error) {
 	s.mu.Lock()
-	previous := s.current
-	s.mu.Unlock()
-	if previous != nil {
-		_ = previous.Close()
+	defer s.mu.Unlock()
+	if s.current != nil {
+		_ = s.current.Close()
 		select {
-		case <-previous.gone:
+		case <-s.current.gone:
 		case <-ctx.Done():
 			return nil, unavailable("its last process has not ended yet", context.Cause(ctx))
 		}
@@ -69,14 +68,11 @@ func (s *stdioServer) replaceProcess(ctx context.Context) (MessageConn, error) {
 		return nil, unavailable(startReason(err), err)
 	}
 	s.starts.addStart(time.Now())
-	s.mu.Lock()
 	s.current = started
-	s.mu.Unlock()
 	return started, nil
 }
 
-// endProcess closes the current process, if any, and waits until it and its group have ended. It must not run
-// concurrently with replaceProcess.
+// endProcess closes the current process, if any, and waits until it and its group have ended.
 func (s *stdioServer) endProcess() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,21 +105,16 @@ const (
 // startLimit limits how often a process is started. The supervisor's backoff is not enough for a process that exits
 // soon after its handshake, because each successful handshake resets the backoff.
 type startLimit struct {
-	mu     sync.Mutex  // protects starts
 	starts []time.Time // within the last startSpan
 }
 
 // forbidsStart reports whether the process must not be started at the time now.
 func (l *startLimit) forbidsStart(now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.starts = slices.DeleteFunc(l.starts, func(t time.Time) bool { return now.Sub(t) >= startSpan })
 	return len(l.starts) >= maxStarts
 }
 
 // addStart records a start at the time now. Do not call it for a start that failed, because no process ended.
 func (l *startLimit) addStart(now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.starts = append(l.starts, now)
 }

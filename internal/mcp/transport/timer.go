@@ -19,7 +19,8 @@ type idleTimer struct {
 	timer       *time.Timer
 	end         time.Time     // the deadline; each pause moves it
 	idleTimeout time.Duration // 0: no idle timeout
-	pausedAt    time.Time     // zero while the time is not paused
+	pauses      int           // calls of PauseTimer without a ResumeTimer yet
+	pausedAt    time.Time     // when the first of them was made
 	done        bool          // stop or expire was called
 }
 
@@ -66,7 +67,7 @@ func (t *idleTimer) dueLocked() time.Time {
 
 // resetLocked makes the timer fire when it is due, unless it is paused or done. t.mu must be held.
 func (t *idleTimer) resetLocked(now time.Time) {
-	if !t.done && t.pausedAt.IsZero() {
+	if !t.done && t.pauses == 0 {
 		t.timer.Reset(max(t.dueLocked().Sub(now), 0))
 	}
 }
@@ -84,7 +85,7 @@ func (t *idleTimer) finishIfDue() (isDue bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	if t.done || !t.pausedAt.IsZero() {
+	if t.done || t.pauses > 0 {
 		return false
 	}
 	if now.Before(t.dueLocked()) {
@@ -95,22 +96,28 @@ func (t *idleTimer) finishIfDue() (isDue bool) {
 	return true
 }
 
-// PauseTimer stops the timer until ResumeTimer. It must not be called again before ResumeTimer.
+// PauseTimer stops the timer until ResumeTimer was called as often as PauseTimer.
 func (t *idleTimer) PauseTimer() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.timer.Stop()
-	t.pausedAt = time.Now()
+	t.pauses++
+	if t.pauses == 1 {
+		t.timer.Stop()
+		t.pausedAt = time.Now()
+	}
 }
 
-// ResumeTimer continues the timer after PauseTimer, and moves the deadline by the length of the pause. If the timer is
-// done, it does not fire again.
+// ResumeTimer ends one pause. After the last one, it continues the timer and moves the deadline by the length of the
+// pause. If the timer is done, it does not fire again.
 func (t *idleTimer) ResumeTimer() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.pauses--
+	if t.pauses > 0 {
+		return
+	}
 	now := time.Now()
 	t.end = t.end.Add(now.Sub(t.pausedAt))
-	t.pausedAt = time.Time{}
 	t.noteActivity() // the server gets the whole idle timeout again
 	t.resetLocked(now)
 }

@@ -10,16 +10,18 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// outMessage is a message that writeLoop is to write.
+// outMessage is a message that is to be written.
 type outMessage struct {
 	data      []byte
 	id        jsonrpc.ID // id of the request, or of the server's request that the message answers; else invalid
 	isRequest bool       // the message is a request
-	done      chan error // of capacity 1; gets the result of writing
+	// isCancellation says that the message is the cancellation of a call. It is written even if the sender gives up, so
+	// that it stops the call when the server reads again. A call that was sent has at most one.
+	isCancellation bool
 }
 
 // Write implements sdk.Connection. It returns when msg is written, or dropped because the server need not get it. It
-// also returns when ctx ends; if writeLoop has already taken the message, it still writes the whole message.
+// also returns when ctx ends; if the message is already being written, the rest of it is still written.
 func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	// A panic must not reach the SDK: see httpConn.Write.
 	defer Recover(c.log, func(f *Failure) {
@@ -49,7 +51,7 @@ func (c *streamConn) cancelRequest(ctx context.Context, roundTrip *RoundTrip, ca
 	if !isUnanswered || isHandshake { // initialize must not be cancelled (2025-11-25 basic/lifecycle)
 		return nil
 	}
-	return c.sendCancel(ctx, cancellation)
+	return c.send(ctx, cancellation, outMessage{isCancellation: true})
 }
 
 // sendRequest sends the request msg. It first registers msg as pending, since the answer can arrive at once. roundTrip
@@ -95,96 +97,68 @@ func (c *streamConn) addPending(pending *pendingRequest) error {
 	return nil
 }
 
-// send passes msg to writeLoop and waits until it is written or ctx ends. out has msg's id and isRequest; send sets
-// its other fields. If the connection has ended, the error is io.ErrClosedPipe.
+// send writes msg in its turn, and waits until it is written or ctx ends. out says what msg is; send sets out.data. If
+// the connection has ended, the error is io.ErrClosedPipe.
 func (c *streamConn) send(ctx context.Context, msg jsonrpc.Message, out outMessage) error {
-	data, err := encodeMessage(msg)
-	if err != nil {
+	var err error
+	if out.data, err = encodeMessage(msg); err != nil {
 		return fmt.Errorf("encode a message: %w", err)
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && !out.isCancellation {
 		return ctx.Err()
 	}
-	out.data, out.done = data, make(chan error, 1)
-	select {
-	case c.outgoing <- &out:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-c.ended:
+	// In a goroutine of its own, because a sender that gives up must not leave half a message on the connection.
+	written := make(chan error, 1)
+	if !c.startWrite(func() { written <- c.writeInTurn(ctx, &out) }) {
 		return io.ErrClosedPipe
 	}
 	select {
-	case err := <-out.done:
+	case err := <-written:
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// sendCancel queues the cancellation of a call, and waits until it is written or ctx ends. The SDK's context ends
-// after 5 s, but the cancellation stays in the queue, so that it stops the call when the server reads again. The queue
-// has at most one message for each call that was sent.
-func (c *streamConn) sendCancel(ctx context.Context, cancellation *jsonrpc.Request) error {
-	data, err := jsonrpc.EncodeMessage(cancellation)
-	if err != nil {
-		return fmt.Errorf("encode a message: %w", err)
-	}
-	m := &outMessage{data: data, done: make(chan error, 1)}
+// startWrite runs write in a goroutine that Close waits for. If the connection has ended, it returns false instead.
+func (c *streamConn) startWrite(write func()) bool {
 	c.mu.Lock()
-	c.cancellations = append(c.cancellations, m)
-	c.mu.Unlock()
-	select {
-	case c.cancelQueued <- struct{}{}:
-	default: // writeLoop has not received the previous signal yet, and will find m too
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return false
+	}
+	c.writes.Go(write)
+	return true
+}
+
+// writeInTurn waits until no other message is being written, and writes m. It skips a request that was cancelled before
+// its turn. It stops waiting if the connection ends or, unless m is a cancellation, ctx ends. An error of writing ends
+// the connection.
+func (c *streamConn) writeInTurn(ctx context.Context, m *outMessage) error {
+	if m.isCancellation {
+		ctx = context.WithoutCancel(ctx)
 	}
 	select {
-	case err := <-m.done:
-		return err
-	case <-c.ended:
-		return io.ErrClosedPipe
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-c.ended:
+		return io.ErrClosedPipe
 	}
-}
-
-// writeLoop writes the messages of send and sendCancel until the connection ends. No other goroutine writes to it.
-func (c *streamConn) writeLoop() {
-	defer close(c.written)
-	for {
-		select {
-		case m := <-c.outgoing:
-			c.writeQueued(m)
-		case <-c.cancelQueued:
-			c.mu.Lock()
-			cancellations := c.cancellations
-			c.cancellations = nil
-			c.mu.Unlock()
-			for _, m := range cancellations {
-				c.writeQueued(m)
-			}
-		case <-c.ended:
-			return
-		}
-	}
-}
-
-// writeQueued writes m and sends the result to m.done. It skips a request that was cancelled while it was queued. An
-// error ends the connection.
-func (c *streamConn) writeQueued(m *outMessage) {
 	pending, isCancelled := c.startWriting(m)
 	if isCancelled {
-		m.done <- nil
-		return
+		return nil
 	}
 	err := c.writeData(m.data)
 	c.finishWriting(pending, err)
 	if err != nil {
 		c.endConnection(err)
 	}
-	m.done <- err
+	return err
 }
 
-// writeData writes one message. A panic becomes an error, so that writeLoop does not end while senders wait for it.
+// writeData writes one message. A panic becomes an error, so that the sender does not wait forever.
 func (c *streamConn) writeData(data []byte) (err error) {
 	defer Recover(c.log, func(f *Failure) { err = f })
 	return c.conn.Write(data)

@@ -9,7 +9,7 @@
 //			uri, _ = wire.Text(value)
 //		}
 //	})
-//	if err != nil || wire.Depth(params) > 32 {
+//	if err != nil || wire.IsDeeper(params, 32) {
 //		return errBadParams
 //	}
 //	log.Debug("resource updated", "uri", wire.Printable(uri, 200))
@@ -142,10 +142,17 @@ func ReplaceHalfPairs(raw []byte) []byte {
 	return replaced
 }
 
-// Depth returns how deeply the objects and arrays in raw are nested, which is 0 for a string or a number. raw must be
-// valid JSON. Depth does not use jsontext, which would take several times as long for large results.
-func Depth(raw []byte) int {
-	depth, deepest := 0, 0
+// IsDeeper reports whether the objects and arrays in raw are nested deeper than limit; the depth of a string or a number
+// is 0. raw must be valid JSON or empty. IsDeeper counts the opening brackets first, because few values have more than
+// limit of them, and counting is much cheaper.
+func IsDeeper(raw []byte, limit int) bool {
+	return bytes.Count(raw, []byte("{"))+bytes.Count(raw, []byte("[")) > limit && depth(raw) > limit
+}
+
+// depth returns how deeply the objects and arrays in raw are nested. It does not use jsontext, which would take several
+// times as long for large results.
+func depth(raw []byte) int {
+	level, deepest := 0, 0
 	inString := false
 	for i := 0; i < len(raw); i++ {
 		c := raw[i]
@@ -156,10 +163,10 @@ func Depth(raw []byte) int {
 			inString = !inString
 		case inString:
 		case c == '{' || c == '[':
-			depth++
-			deepest = max(deepest, depth)
+			level++
+			deepest = max(deepest, level)
 		case c == '}' || c == ']':
-			depth--
+			level--
 		}
 	}
 	return deepest
