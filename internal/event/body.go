@@ -318,15 +318,11 @@ func (e RunError) OpenAICode() string {
 
 // MessageWithErrors returns the message and the errors in one text, for API formats whose errors have only a message.
 func (e RunError) MessageWithErrors() string {
-	text := e.Message
+	details := make([]string, len(e.Errors))
 	for i, f := range e.Errors {
-		separator := "; "
-		if i == 0 {
-			separator = " "
-		}
-		text += separator + strings.TrimPrefix(f.Pointer+": "+f.Detail, ": ")
+		details[i] = strings.TrimPrefix(f.Pointer+": "+f.Detail, ": ")
 	}
-	return text
+	return strings.TrimSuffix(e.Message+" "+strings.Join(details, "; "), " ")
 }
 
 // Truncated says that an event holds only part of a result, because the whole result is too large for an event.
