@@ -143,8 +143,8 @@ func runDemoService(ctx context.Context, only, addr, iam string, environ environ
 }
 
 // runDemo starts the services on loopback, configures answerd to use them, and serves until ctx ends. It keeps the
-// settings in environ, except those that connect the services. If environ has LLM_BASE_URL, OPENAI_API_KEY or
-// MODELS_FILE, the demo uses that model and starts no stand-in.
+// settings in environ, except those that connect the services. If environ has LLM_BASE_URL or OPENAI_API_KEY, the demo
+// uses that model and starts no stand-in. The models in MODELS_FILE that have no base_url are at the stand-in too.
 func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer, logger *slog.Logger) error {
 	const freePort = "127.0.0.1:0"
 	secret := rand.Text()
@@ -174,14 +174,17 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		settings["ADDR"] = "127.0.0.1:" + port // the demo has no authentication
 	}
 
-	isReal := cmp.Or(environ.get("LLM_BASE_URL"), environ.get("OPENAI_API_KEY"), environ.get("MODELS_FILE")) != ""
+	isReal := environ.get("LLM_BASE_URL") != "" || environ.get("OPENAI_API_KEY") != ""
 	if !isReal {
 		model, err := startDemoService(freePort, buildModel)
 		if err != nil {
 			return err
 		}
 		defer model.stopService()
-		settings["LLM_BASE_URL"], settings["DEFAULT_MODEL_ID"] = model.url+"/v1", demo.ModelID
+		settings["LLM_BASE_URL"] = model.url + "/v1"
+		if environ.get("MODELS_FILE") == "" { // otherwise the first model in the file is the default
+			settings["DEFAULT_MODEL_ID"] = demo.ModelID
+		}
 	}
 
 	c, err := loadConfig(settings)
@@ -192,7 +195,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		return err
 	}
 	return serve(ctx, c, stderr, func(addr string) {
-		printIntroduction(stdout, localAddr(addr), iam.url, settings["MCP_URL"], cmp.Or(environ.get("MODELS_FILE"), c.LLMBaseURL), isReal)
+		printIntroduction(stdout, localAddr(addr), iam.url, settings["MCP_URL"], c.LLMBaseURL, isReal)
 		if portOnLoopback {
 			fmt.Fprintf(stdout, "Only this machine can reach it. If it runs in a container: docker run -e AUTH_INSECURE_ALLOW_ANONYMOUS=true -p 127.0.0.1:%s:%[1]s …\n", port)
 		}
@@ -213,8 +216,8 @@ func withDemoServices(environ environment, iam, secret, mcpServer string) enviro
 	return settings
 }
 
-// printIntroduction prints what is running and a command to try. addr is answerd's address; iam and mcpServer are
-// URLs, model is a URL or the path of MODELS_FILE. isReal says that the model is not the demo's stand-in.
+// printIntroduction prints what is running and a command to try. addr is answerd's address; iam, mcpServer and model
+// are URLs. isReal says that the model is not the demo's stand-in.
 func printIntroduction(w io.Writer, addr, iam, mcpServer, model string, isReal bool) {
 	kind := "a rule-based stand-in, not a language model"
 	if isReal {

@@ -344,7 +344,7 @@ func TestDemoAtAllAddressesPrintsOneThatCanBeOpened(t *testing.T) {
 	}
 }
 
-// The models of MODELS_FILE take the place of the stand-in.
+// The first model in MODELS_FILE is the default, also if it is not the stand-in.
 func TestDemoAsksTheModelsOfTheFile(t *testing.T) {
 	t.Parallel()
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("A model of the file answers.")))
