@@ -9,11 +9,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport/transporttest"
 )
 
 // serveStandaloneStream returns a server of before 2026-07-28 that asks only on its standalone stream:
@@ -131,6 +133,53 @@ func TestElicitationOnTheStandaloneStreamIsWithdrawn(t *testing.T) {
 	if err != nil {
 		t.Errorf("got %v, want the question to be withdrawn and a result", err)
 	}
+}
+
+// A session in which messages can no longer be attributed is replaced, but the calls in it go on, with all their
+// questions.
+func TestCallInAReplacedSessionMayStillAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := make(chan struct{})
+		s := newToolServer(func(s *sdk.Server) {
+			addRawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				close(begun)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			addRawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				var actions []string
+				for range 2 {
+					answer, err := r.Session.Elicit(ctx, &sdk.ElicitParams{Message: "Sure?", RequestedSchema: json.RawMessage(`{"type":"object"}`)})
+					if err != nil {
+						return nil, err
+					}
+					actions = append(actions, answer.Action)
+				}
+				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: strings.Join(actions, " ")}}}, nil
+			})
+		})
+		network := transporttest.NewNetwork()
+		server := &http.Server{Handler: streamableHandler(t, s, nil)}
+		go func() { _ = server.Serve(network) }()
+		t.Cleanup(func() { _ = server.Close() })
+		newTransport := func(http.RoundTripper) http.RoundTripper { return &http.Transport{DialContext: network.Dial} }
+		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost", StandaloneStream: new(true)})
+
+		replace := sync.OnceFunc(func() {
+			cancelBegunCall(t, c, "hang", begun)
+			res, err := c.Call(t.Context(), Call{Tool: "echo"}) // in a new session
+			mustResult(t, res, err)
+			<-time.After(time.Hour) // fake time
+		})
+		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
+			replace()
+			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{}`)}, nil
+		}})
+		if got := mustResult(t, res, err).Text(); got != "accept accept" {
+			t.Errorf(`got %q, want "accept accept"`, got)
+		}
+		_ = c.Close()
+	})
 }
 
 // A standalone stream that breaks is opened again in the same session. If the server no longer knows the session,

@@ -217,12 +217,14 @@ func (p *Pool) DropSession(session *Session) bool {
 }
 
 // retireLocked removes s, the current session, from the pool and ends its subscriptions. It closes s in the background,
-// after closeDelay and when its calls have ended. p.mu must be held.
+// after closeDelay and when its calls have ended. It waits for the calls before it begins to close s, because the SDK
+// refuses the server's requests from then on, and the calls may need the user's answers. p.mu must be held.
 func (p *Pool) retireLocked(s *Session, closeDelay time.Duration) {
 	p.current = nil
 	s.stopSubscribing()
 	p.work.Go(func() {
 		transport.Pause(p.Life, closeDelay)
+		s.conn.WaitForCalls(p.Life)
 		p.closeClientSession(s.cs)
 	})
 }

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"sync"
@@ -32,6 +33,9 @@ type Session struct {
 // a call any more, because the server may still work on an abandoned call. It returns false if the stream is open only
 // for announcements of changes, which are not about calls.
 func (s *Session) Ambiguous() bool { return s.asksOnStandalone.Load() && s.inflight.hasAbandoned() }
+
+// WaitForCalls waits until no call over HTTP is in flight in the session, or until ctx ends.
+func (s *Session) WaitForCalls(ctx context.Context) { s.inflight.wait(ctx) }
 
 // Sender adds a bearer token to r, for example one user's, and sends r with next. Send may change r. If no token is
 // available, the error is a *Failure.
@@ -66,7 +70,8 @@ type Handlers struct {
 type inflightCalls struct {
 	mu        sync.Mutex // protects the fields below
 	calls     map[*RoundTrip]struct{}
-	abandoned bool // a sent call ended without an answer, so the server may still work on it
+	abandoned bool          // a sent call ended without an answer, so the server may still work on it
+	empty     chan struct{} // closed when calls becomes empty; nil if nothing waits for that
 }
 
 // add adds call, whose request is about to be sent. The server may ask something during the call.
@@ -89,6 +94,28 @@ func (c *inflightCalls) remove(call *RoundTrip, isAbandoned bool) {
 	delete(c.calls, call)
 	if wasAdded && isAbandoned {
 		c.abandoned = true
+	}
+	if len(c.calls) == 0 && c.empty != nil {
+		close(c.empty)
+		c.empty = nil
+	}
+}
+
+// wait waits until no call is in flight, or until ctx ends.
+func (c *inflightCalls) wait(ctx context.Context) {
+	c.mu.Lock()
+	if len(c.calls) == 0 {
+		c.mu.Unlock()
+		return
+	}
+	if c.empty == nil {
+		c.empty = make(chan struct{})
+	}
+	empty := c.empty
+	c.mu.Unlock()
+	select {
+	case <-empty:
+	case <-ctx.Done():
 	}
 }
 
