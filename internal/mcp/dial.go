@@ -42,6 +42,7 @@ func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 		RoundTripper:     roundTripper,
 		StandaloneStream: cfg.StandaloneStream,
 		WatchResources:   len(cfg.Resources) > 0,
+		Sampling:         cfg.Sampling,
 		Logger:           serverLogger(cfg, opts),
 	})
 	d := dialEndpoint(cfg, opts, endpoint, roundTripper.close)

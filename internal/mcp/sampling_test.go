@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -131,5 +132,29 @@ func TestSamplingIsRefused(t *testing.T) {
 			res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"on"}`)})
 			mustResult(t, res, err)
 		}
+	}
+}
+
+// With the Python SDK 1, ctx.session.create_message sends its request on the standalone stream, and the server does not
+// declare tools.listChanged, for which the stream would be opened too.
+func TestSamplingOnTheStandaloneStream(t *testing.T) {
+	t.Parallel()
+	s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{
+		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}},
+	})
+	addRawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		// Without the context of the call, the SDK sends on the standalone stream.
+		message := sdk.SamplingMessage{Role: "user", Content: &sdk.TextContent{Text: "What is 6 * 7?"}}
+		answer, err := r.Session.CreateMessage(t.Context(), &sdk.CreateMessageParams{MaxTokens: 9, Messages: []*sdk.SamplingMessage{&message}})
+		if err != nil {
+			return nil, err
+		}
+		return &sdk.CallToolResult{Content: []sdk.Content{answer.Content}}, nil
+	})
+	url := serveHTTP(t, streamableHandler(t, s, nil)).URL
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: url, Sampling: true, Timeout: 5 * time.Second})
+	res, err := c.Call(t.Context(), Call{Tool: "ask", Sample: func(context.Context, Sampling) (Sample, error) { return Sample{Text: "42"}, nil }})
+	if got := mustResult(t, res, err).Text(); got != "42" {
+		t.Errorf("got %q, want 42", got)
 	}
 }

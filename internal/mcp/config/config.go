@@ -96,8 +96,8 @@ type Server struct {
 	Resources []string
 
 	// StandaloneStream decides whether HTTP sessions of protocol versions before 2026-07-28 open the standalone SSE
-	// stream (GET). nil: if the server announces changes of its tools or of the configured Resources. true: always,
-	// because some servers send elicitation requests only there. false: never.
+	// stream (GET). nil: if the server announces changes of its tools or of the configured Resources, or with Sampling.
+	// true: always, because some servers send elicitation requests only there. false: never.
 	StandaloneStream *bool
 
 	// Timeout bounds how long a server may be silent during a call; 0: the client's default. Each

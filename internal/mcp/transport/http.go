@@ -35,10 +35,11 @@ type HTTPConfig struct {
 	// RoundTripper sends the requests. It may change them, and must not follow redirects.
 	RoundTripper http.RoundTripper
 	// StandaloneStream says whether each session opens the standalone stream (GET). If it is nil, a session opens the
-	// stream in two cases: Session.WatchTools is set and the server announces changes of its tools, or WatchResources
-	// is set and the server offers subscriptions to resources.
+	// stream in three cases: Session.WatchTools is set and the server announces changes of its tools, WatchResources
+	// is set and the server offers subscriptions to resources, or Sampling is set.
 	StandaloneStream *bool
 	WatchResources   bool
+	Sampling         bool // the server may send sampling requests, which servers with the Python SDK 1 send only there
 	Logger           *slog.Logger
 }
 

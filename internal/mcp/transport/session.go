@@ -24,8 +24,8 @@ type Session struct {
 	hasID atomic.Bool // over HTTP: the server gave the session an id
 	// inflight has the calls over HTTP that messages on the standalone stream, if there is one, may be about.
 	inflight inflightCalls
-	// asksOnStandalone says that the configuration demands the standalone stream, because the server sends requests
-	// about calls on it.
+	// asksOnStandalone says that the configuration expects the server to send requests about calls on the standalone
+	// stream.
 	asksOnStandalone atomic.Bool
 }
 

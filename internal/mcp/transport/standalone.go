@@ -49,11 +49,11 @@ const noTimeout = 0
 // session ends. It waits a short time for the stream, because most servers drop messages that they send while no
 // stream is open. It does not wait longer, because some servers send the reply's headers only with the first event.
 func (c *httpConn) openStandaloneStream() {
-	isConfigured := c.StandaloneStream != nil
-	c.session.asksOnStandalone.Store(isConfigured)
+	carriesRequests := c.StandaloneStream != nil || c.Sampling
+	c.session.asksOnStandalone.Store(carriesRequests)
 	s := &standaloneStream{conn: c}
 	headerTimeout := changesWait
-	if isConfigured { // the stream also carries the server's requests, which are not repeated
+	if carriesRequests { // they are not repeated
 		headerTimeout = NotifyTimeout
 	}
 	s.advance(headerTimeout)
@@ -75,7 +75,7 @@ func (c *httpConn) wantsStandaloneStream() bool {
 	}
 	forResources := c.WatchResources && initialized.Capabilities.Resources.Subscribe
 	forTools := c.session.WatchTools && initialized.Capabilities.Tools.ListChanged
-	return forResources || forTools
+	return forResources || forTools || c.Sampling
 }
 
 // readUntilClosed reads the stream and opens it again whenever it has ended, until the session ends or the stream is
@@ -162,6 +162,7 @@ func (s *standaloneStream) processRefusal(resp *http.Response) {
 		s.lastID = "" // the server may no longer have that event
 	case !wasOpen && meansNoStream(status):
 		s.unavailable = true
+		s.conn.session.asksOnStandalone.Store(false)
 		level := slog.LevelDebug // the specification does not require the stream
 		if s.conn.StandaloneStream != nil {
 			level = slog.LevelWarn // the configuration does
