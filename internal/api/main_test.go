@@ -247,7 +247,10 @@ func (p *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 func serveOverPipes(t *testing.T, h http.Handler) (dial func() net.Conn) {
 	t.Helper()
 	l := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
-	server := &http.Server{Handler: h}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{Handler: h, Protocols: &protocols}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

@@ -44,10 +44,12 @@ func (h *Handler) prepareResponse(next http.Handler) http.Handler {
 			dw.Header().Set("Connection", "close")
 		}
 		defer func() { // deferred, so that it also runs if recoverPanic panics to abort the connection
+			// net/http sends what it has buffered after this. Before that, it reads the rest of a short body.
+			var wait time.Duration
 			if r.ContentLength != 0 {
-				// net/http reads the rest of the body, if it is short, before it sends a short response.
-				dw.extendDeadline(ReadTimeout)
+				wait = ReadTimeout
 			}
+			dw.extendDeadline(wait)
 			h.Logger.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path,
 				"status", dw.status, "duration_ms", time.Since(started).Milliseconds())
 		}()

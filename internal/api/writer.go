@@ -14,10 +14,11 @@ const maxWrite = 64 << 10
 // deadlineWriter is the ResponseWriter of every request. It sets the write deadlines, and records whether the response
 // has begun.
 //
-// http.Server.WriteTimeout cannot be used instead, because it would end streams. A connection keeps its deadline after
-// a response, so each response must set its own. A large response is written in chunks, each with its own deadline, so
-// that a slow client is not mistaken for a stalled one. Unwrap lets a stream flush, within the deadline of its last
-// write.
+// http.Server.WriteTimeout cannot be used instead, because it would end streams. A large response is written in chunks,
+// each with its own deadline, so that a slow client is not mistaken for a stalled one.
+//
+// Between writes there is no deadline: over HTTP/2, net/http resets a stream when its deadline passes, even if nothing
+// is being written, for example because the model is silent.
 type deadlineWriter struct {
 	http.ResponseWriter
 	rc      *http.ResponseController
@@ -25,26 +26,29 @@ type deadlineWriter struct {
 	status  int           // 0 until the response begins
 }
 
-// newDeadlineWriter returns a writer whose first deadline begins now.
+// newDeadlineWriter returns a writer without a deadline. Over HTTP/1.1, the connection still had that of its last
+// response.
 func newDeadlineWriter(w http.ResponseWriter, timeout time.Duration) *deadlineWriter {
 	d := &deadlineWriter{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout}
-	d.extendDeadline(0)
+	d.clearDeadline()
 	return d
 }
 
 // extendDeadline sets the deadline of the next write to now plus wait plus the timeout. wait is how long net/http may
-// do something else before it writes. The deadline counts from now because the last write may be long ago. Errors are
-// ignored: only the connections of tests support no deadlines, and they need none.
+// do something else before it writes. Errors are ignored: only the connections of tests support no deadlines, and they
+// need none.
 func (d *deadlineWriter) extendDeadline(wait time.Duration) {
 	_ = d.rc.SetWriteDeadline(time.Now().Add(wait + d.timeout))
 }
+
+// clearDeadline removes the deadline after a write.
+func (d *deadlineWriter) clearDeadline() { _ = d.rc.SetWriteDeadline(time.Time{}) }
 
 // WriteHeader implements http.ResponseWriter.
 func (d *deadlineWriter) WriteHeader(status int) {
 	if d.status == 0 {
 		d.status = status
 	}
-	d.extendDeadline(0)
 	d.ResponseWriter.WriteHeader(status)
 }
 
@@ -54,6 +58,7 @@ func (d *deadlineWriter) Write(buf []byte) (written int, err error) {
 	if d.status == 0 {
 		d.status = http.StatusOK
 	}
+	defer d.clearDeadline()
 	for {
 		d.extendDeadline(0)
 		chunk := buf[written:min(written+maxWrite, len(buf))]
@@ -63,6 +68,13 @@ func (d *deadlineWriter) Write(buf []byte) (written int, err error) {
 			return written, err
 		}
 	}
+}
+
+// FlushError lets http.ResponseController flush the response, with a deadline of its own.
+func (d *deadlineWriter) FlushError() error {
+	d.extendDeadline(0)
+	defer d.clearDeadline()
+	return d.rc.Flush()
 }
 
 // Unwrap returns the wrapped ResponseWriter to http.ResponseController.
