@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
 	"io"
+	"net"
 	"net/http"
 	"path/filepath"
 	"regexp"
@@ -169,43 +171,84 @@ func TestConnectionsOverTLSAreBounded(t *testing.T) {
 	}
 }
 
-// A reader that takes nothing for WRITE_TIMEOUT is let go over HTTP/2 too.
+// stoppableConn is a client's connection that reads nothing once it is stopped.
+type stoppableConn struct {
+	net.Conn
+	stopped, closed context.Context
+	close           context.CancelFunc
+}
+
+func (c *stoppableConn) Read(b []byte) (int, error) {
+	if c.stopped.Err() != nil {
+		<-c.closed.Done()
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Read(b)
+}
+
+func (c *stoppableConn) Close() error {
+	c.close()
+	return c.Conn.Close()
+}
+
+// A reader that takes nothing for WRITE_TIMEOUT is let go over HTTP/2 too: one that permits the server to send no more of
+// the stream, and one that permits it but reads nothing from its connection.
 func TestStalledReaderOverHTTP2IsDisconnected(t *testing.T) {
 	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	files := ca.WriteClient(t, dir, time.Now().Add(time.Hour))
 
-	text := make([]string, 64)
+	text := make([]string, 256)
 	for i := range text {
 		b := make([]byte, 16<<10)
 		_, _ = rand.Read(b) // never fails
 		text[i] = hex.EncodeToString(b)
 	}
 
-	w := newTestWorld(t, llmtest.Turns(llmtest.Says(text...)))
+	w := newTestWorld(t, llmtest.Turns(llmtest.Says(text...), llmtest.Says(text...)))
 	s := startAnswerd(t, w.environment("TLS_CERT_FILE", files.CertFile, "TLS_KEY_FILE", files.KeyFile, "WRITE_TIMEOUT", "200ms"))
 	url := strings.Replace(s.url, "http://", "https://", 1)
-	c, _ := newTLSClient(t, ca, true)
-	c.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10}
-	resp := post(t, c, url+"/answer/stream", `{"question":"?"}`)
-	if resp.ProtoMajor != 2 {
-		t.Fatalf("got %s, want HTTP/2", resp.Proto)
-	}
-
-	// Nothing is read until the server has given up.
-	other, _ := newTLSClient(t, ca, false)
-	for ctx := t.Context(); ; {
-		if _, page := getBody(t, other, url+"/metrics"); strings.Contains(page, "answerd_streams_active 0") || strings.Contains(page, "answerd_streams_active{") && regexp.MustCompile(`answerd_streams_active\{[^}]*\} 0`).MatchString(page) {
-			break
+	for window, stops := range map[int]bool{64 << 10: false, 64 << 20: true} {
+		stopped, stop := context.WithCancel(t.Context())
+		defer stop()
+		c, _ := newTLSClient(t, ca, true)
+		transport := c.Transport.(*http.Transport)
+		transport.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: window, MaxReceiveBufferPerConnection: window}
+		var conn *stoppableConn
+		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			tcp, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			closed, close := context.WithCancel(context.Background())
+			conn = &stoppableConn{tcp, stopped, closed, close}
+			return conn, tcp.(*net.TCPConn).SetReadBuffer(16 << 10)
 		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			t.Fatal("the server still writes to a reader that takes nothing, want it to give up")
+		resp := post(t, c, url+"/answer/stream", `{"question":"?"}`)
+		if resp.ProtoMajor != 2 {
+			t.Fatalf("got %s, want HTTP/2", resp.Proto)
 		}
-	}
+		if stops {
+			stop()
+		}
 
-	if n, err := io.Copy(io.Discard, resp.Body); err == nil || n > 1<<20 {
-		t.Errorf("got %d bytes, %v, want some and a stream that was reset", n, err)
+		// Nothing is read until the server has given up.
+		other, _ := newTLSClient(t, ca, false)
+		for ctx := t.Context(); ; {
+			if _, page := getBody(t, other, url+"/metrics"); regexp.MustCompile(`answerd_streams_active(\{[^}]*\})? 0`).MatchString(page) {
+				break
+			}
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+				t.Fatal("the server still writes to a reader that takes nothing, want it to give up")
+			}
+		}
+		if stops {
+			conn.Close()
+		}
+		if n, err := io.Copy(io.Discard, resp.Body); err == nil || n >= 8<<20 {
+			t.Errorf("got %d bytes, %v, want some and an error", n, err)
+		}
 	}
 }

@@ -32,7 +32,6 @@ import (
 	"answerd/internal/mcp"
 	"answerd/internal/receipt"
 	"answerd/internal/telemetry"
-	"answerd/internal/tlsconfig"
 )
 
 // serviceParts holds the parts of the service that serve builds.
@@ -107,7 +106,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(add
 
 	failed := make(chan error, 1)
 	go func() {
-		failed <- serveConnections(server, newLimitedListener(listener, cfg.maxConnections()), cfg.certificates.server)
+		failed <- serveConnections(server, newLimitedListener(listener, cfg.maxConnections()), &cfg)
 	}()
 	cfg.logConfiguration(logger, s.tools.client.Servers(), listener.Addr().String())
 	logger.Info("listening", "addr", listener.Addr().String(), "scheme", cfg.scheme(), "version", version)
@@ -252,13 +251,15 @@ func (s *serviceParts) startAgent() (*agent.Agent, error) {
 	})
 }
 
-// serveConnections serves the connections of l until the server is shut down or l fails. It uses TLS if certificate is
-// not nil. It never returns nil.
-func serveConnections(server *http.Server, l net.Listener, certificate *tlsconfig.Source) error {
-	if certificate == nil {
+// serveConnections serves the connections of l until the server is shut down or l fails, over TLS if TLS_CERT_FILE is
+// set. It never returns nil.
+func serveConnections(server *http.Server, l net.Listener, c *config) error {
+	if c.certificates.server == nil {
 		return server.Serve(l)
 	}
-	server.TLSConfig = certificate.ServerConfig()
+	server.TLSConfig = c.certificates.server.ServerConfig()
+	// A stream's deadline cannot end a write to the connection, which blocks all its streams.
+	server.HTTP2 = &http.HTTP2Config{WriteByteTimeout: c.WriteTimeout}
 	return server.ServeTLS(l, "", "")
 }
 
