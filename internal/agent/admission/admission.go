@@ -91,6 +91,7 @@ type Gate struct {
 
 	mu        sync.Mutex              // guards the fields below and those of every Slot
 	active    int                     // how many slots are taken
+	busy      int                     // how many callers have a slot or a waiter
 	closed    bool                    // Close was called
 	callers   map[string]*callerState // callers with a run, a waiter or spent tokens, and idle ones not forgotten yet
 	lastSweep time.Time               // when forgetAllIdleLocked last checked all callers
@@ -190,7 +191,7 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 	}
 	w := &waiter{name: name, done: make(chan error, 1)}
 	g.queue.pushWaiter(w)
-	caller.waiting++
+	g.countRequestsLocked(caller, 0, 1)
 	g.spendTokenLocked(caller)
 	return w, nil
 }
@@ -201,8 +202,8 @@ func (g *Gate) admitOrQueueLocked(name string, memoryIsShort bool, now time.Time
 func (g *Gate) makeQueueSpaceLocked(name string, caller *callerState, now time.Time) error {
 	position := g.queue.positionOf(name, caller.waiting+1)
 	longestWait := maxWait
-	hasItsShare := (caller.active+caller.waiting)*len(g.callers) >= g.Max
-	if hasItsShare && len(g.callers) > 1 {
+	hasItsShare := (caller.active+caller.waiting)*g.busy >= g.Max
+	if hasItsShare && g.busy > 1 {
 		longestWait = maxFairWait
 	}
 	expectedWait := time.Duration(position) * g.pace.meanInterval(now)
@@ -287,7 +288,7 @@ func (s *Slot) freeOnce(began bool) {
 	gate.pace.countDeparture(now, gate.active >= gate.Max)
 	gate.active--
 	if c := gate.callers[s.caller]; c != nil {
-		c.active--
+		gate.countRequestsLocked(c, -1, 0)
 		if s.spentToken && !began {
 			gate.returnTokenLocked(c)
 		}
@@ -308,7 +309,7 @@ func (g *Gate) serveQueueLocked(now time.Time) {
 			return
 		}
 		c := g.callers[w.name]
-		c.waiting--
+		g.countRequestsLocked(c, 0, -1)
 		g.countActiveLocked(c, now)
 		w.done <- nil
 	}
@@ -332,7 +333,7 @@ func (g *Gate) leaveQueue(w *waiter) error {
 func (g *Gate) removeWaiterLocked(w *waiter) {
 	g.queue.removeWaiter(w)
 	c := g.callers[w.name]
-	c.waiting--
+	g.countRequestsLocked(c, 0, -1)
 	g.returnTokenLocked(c)
 	g.forgetIdleLocked(w.name, c, time.Now())
 }

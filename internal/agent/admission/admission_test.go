@@ -227,6 +227,23 @@ func TestRateIsATokenBucket(t *testing.T) {
 }
 
 // Callers are remembered while there is something to remember, and never without bound.
+// A caller who used a part of their rate and has gone does not count when the slots are shared.
+func TestCallerIsAloneAfterTheOthersHaveLeft(t *testing.T) {
+	for _, rate := range []admission.Rate{{}, {N: 1000, Per: time.Hour}} {
+		synctest.Test(t, func(t *testing.T) {
+			g := admission.New(admission.Limits{Max: 2, Rate: rate})
+			acquireSlot(t, g, "b").Release()
+			first := acquireSlot(t, g, "a")
+			acquireSlot(t, g, "a")
+			<-time.After(6 * time.Second)
+			time.AfterFunc(2*time.Second, first.Release)
+			if _, err := g.Acquire(t.Context(), "a", 0); err != nil {
+				t.Errorf("with the rate %v: got the error %v, want a slot after 2 s", rate, err)
+			}
+		})
+	}
+}
+
 func TestCallersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 10, Rate: admission.Rate{N: 1, Per: time.Second}})

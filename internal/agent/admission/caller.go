@@ -59,10 +59,24 @@ func (g *Gate) returnTokenLocked(caller *callerState) {
 
 // countActiveLocked counts one more slot as taken by caller. g.mu must be held.
 func (g *Gate) countActiveLocked(caller *callerState, now time.Time) {
-	caller.active++
+	g.countRequestsLocked(caller, 1, 0)
 	g.active++
 	if g.active == g.Max {
 		g.pace.markFull(now)
+	}
+}
+
+// countRequestsLocked adds active and waiting, which may be negative, to what caller has. g.mu must be held.
+func (g *Gate) countRequestsLocked(caller *callerState, active, waiting int) {
+	wasBusy := caller.active+caller.waiting > 0
+	caller.active += active
+	caller.waiting += waiting
+	isBusy := caller.active+caller.waiting > 0
+	switch {
+	case isBusy && !wasBusy:
+		g.busy++
+	case wasBusy && !isBusy:
+		g.busy--
 	}
 }
 
