@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"math/rand/v2"
@@ -48,9 +49,10 @@ func withoutMetrics() otelhttp.Option {
 	return otelhttp.WithMeterProvider(metricnoop.NewMeterProvider())
 }
 
-// isTraced reports whether a request gets a trace. otelhttp calls it as a filter.
+// isTraced reports whether a request gets a trace. otelhttp calls it as a filter. The path may be below that of a shared
+// host, but the pattern is not.
 func isTraced(r *http.Request) bool {
-	return !slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, r.URL.Path)
+	return !slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, cmp.Or(r.Pattern, r.URL.Path))
 }
 
 // traceContext is OpenTelemetry's propagator with a correction for repeated headers, of which OpenTelemetry reads only

@@ -249,14 +249,17 @@ func TestServiceNameFallsBackToResourceAttributesThenToOurs(t *testing.T) {
 func TestHandlerMakesNoSpansForProbes(t *testing.T) {
 	col := newCollector(t)
 	tel := newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()})
-	url, client := serveHandler(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if id := TraceID(r.Context()); id != "" {
 			t.Errorf("%s: got trace %s, want none", r.URL.Path, id)
 		}
-	}), nil))
-
-	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
-		fetchBody(t, client, url+path, "traceparent", caller)
+	})
+	withoutBasePath := func(r *http.Request) string { return strings.TrimPrefix(r.URL.Path, "/ask") }
+	for base, route := range map[string]func(*http.Request) string{"": nil, "/ask": withoutBasePath} {
+		url, client := serveHandler(t, tel.Handler(next, route))
+		for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+			fetchBody(t, client, url+base+path, "traceparent", caller)
+		}
 	}
 
 	if err := tel.Shutdown(t.Context()); err != nil {
