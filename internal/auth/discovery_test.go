@@ -121,6 +121,23 @@ func TestMetadataIsFoundBesideAWebApplication(t *testing.T) {
 	}
 }
 
+// RFC 8414 section 2 does not require jwks_uri, but OpenID Connect Discovery does. An issuer may publish both documents.
+func TestKeySetIsDiscoveredFromTheDocumentThatNamesIt(t *testing.T) {
+	i := authtest.NewIAM(t)
+	i.HandleMetadata(func(w http.ResponseWriter, r *http.Request) {
+		document := authtest.JSON{"issuer": i.URL, "token_endpoint": i.URL + "/token"}
+		if r.URL.Path == "/.well-known/openid-configuration" {
+			document["jwks_uri"] = i.URL + "/jwks"
+		}
+		_ = json.NewEncoder(w).Encode(document)
+	})
+	v, _ := newVerifier(t, i, func(cfg *VerifierConfig) { cfg.JWKSURL = "" })
+	token := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf(i.URL, nil))
+	if _, err := v.Verify(t.Context(), token); err != nil {
+		t.Errorf("got the error %v, want the token accepted", err)
+	}
+}
+
 // movingIssuer is an issuer whose metadata may name other keys, or be away.
 type movingIssuer struct {
 	keys atomic.Value // string // path of the key set

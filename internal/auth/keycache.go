@@ -170,6 +170,7 @@ func (k *keyCache) discoverURL(ctx context.Context) (string, error) {
 		Issuer:          k.issuer,
 		Name:            "the metadata of AUTH_ISSUER",
 		Client:          k.client,
+		Member:          "jwks_uri",
 		OtherIssuerHint: "; if the tokens have the configured one, set AUTH_JWKS_URL",
 	}
 	document, err := source.Read(ctx)

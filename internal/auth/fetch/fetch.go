@@ -21,6 +21,7 @@ package fetch
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -75,6 +76,13 @@ type Reply struct {
 // with its page and the status 200.
 func (r Reply) IsObject() bool {
 	return bytes.HasPrefix(bytes.TrimLeft(r.Body, " \t\r\n"), []byte("{"))
+}
+
+// lacksMember reports whether the body is a JSON object without the member called name. It returns false if name is "".
+func (r Reply) lacksMember(name string) bool {
+	var members map[string]json.RawMessage
+	err := json.Unmarshal(r.Body, &members)
+	return name != "" && err == nil && members[name] == nil
 }
 
 // Get requests the JSON document at rawURL. The other arguments and the errors are those of Do.

@@ -16,24 +16,29 @@ const maxMetadata = 256 << 10
 // the MCP specification (basic/authorization), and returns the first document. It checks only that the document begins
 // like a JSON object. Errors are *Error and call the document subject.
 //
+// Unless member is "", it skips documents without this member, because RFC 8414 requires fewer members than OpenID
+// Connect, and an issuer may publish both documents.
+//
 // It tries the next URL after a 4xx, after a redirect, and after a page that is not a JSON object. An issuer that is a
 // web application may answer every unknown path with a redirect or a page, and publish only the document of OpenID
 // Connect. Any other failure ends the search at once.
-func Metadata(ctx context.Context, client *http.Client, issuer, subject string) ([]byte, error) {
+func Metadata(ctx context.Context, client *http.Client, issuer, subject, member string) ([]byte, error) {
 	notFound := &Error{Public: subject + " was not found at any well-known URL"}
-	var noDocument *Error // for a redirect or a page; returned in preference to notFound, because it says more
+	var noDocument *Error // the first redirect, page or skipped document; preferred to notFound, because it says more
 	for _, metadataURL := range metadataURLs(issuer) {
 		reply, err := Get(ctx, client, metadataURL, subject, maxMetadata)
 		fetchErr, _ := errors.AsType[*Error](err) // nil if err is nil, because all errors of Get are *Error
 		switch {
 		case fetchErr != nil && fetchErr.Status/100 == 3:
-			noDocument = fetchErr
+			noDocument = cmp.Or(noDocument, fetchErr)
 		case err != nil:
 			return nil, err
+		case reply.Status == http.StatusOK && reply.lacksMember(member):
+			noDocument = cmp.Or(noDocument, &Error{Public: subject + " has no " + member})
 		case reply.Status == http.StatusOK && reply.IsObject():
 			return reply.Body, nil
 		case reply.Status == http.StatusOK:
-			noDocument = &Error{Public: subject + " is not JSON", Status: reply.Status}
+			noDocument = cmp.Or(noDocument, &Error{Public: subject + " is not JSON", Status: reply.Status})
 		default:
 			notFound = &Error{Public: subject + " cannot be read", Status: reply.Status}
 			if !IsAbsent(reply.Status) {

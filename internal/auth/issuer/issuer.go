@@ -27,6 +27,7 @@ type Source struct {
 	Issuer string       // the issuer's URL
 	Name   string       // what errors call the metadata
 	Client *http.Client // made by fetch.NewClient, so that it follows no redirects
+	Member string       // the member that the metadata must have; "" if it may lack any (see fetch.Metadata)
 	// OtherIssuerHint is appended to the error for a document of another issuer, to say what to do. It may be "".
 	OtherIssuerHint string
 }
@@ -43,7 +44,7 @@ type Document struct {
 func (s Source) Read(ctx context.Context) (Document, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
 	defer cancel()
-	body, err := fetch.Metadata(ctx, s.Client, s.Issuer, s.Name)
+	body, err := fetch.Metadata(ctx, s.Client, s.Issuer, s.Name, s.Member)
 	if err != nil {
 		return Document{}, err
 	}

@@ -28,7 +28,7 @@ type authServerMetadata struct {
 // fetchAuthServer requests issuer's metadata and returns the authorization server that it describes. configured says
 // that the configuration, and not the MCP server, names the issuer. Errors are *fetch.Error.
 func (c *Client) fetchAuthServer(ctx context.Context, issuer string, configured bool) (*authServer, error) {
-	body, err := fetch.Metadata(ctx, c.egress.httpClientFor(issuer, configured), issuer, issuerMetadata)
+	body, err := fetch.Metadata(ctx, c.egress.httpClientFor(issuer, configured), issuer, issuerMetadata, "")
 	if err != nil {
 		return nil, err
 	}
