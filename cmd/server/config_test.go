@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -379,5 +380,16 @@ func TestFilesMayBeginWithAByteOrderMark(t *testing.T) {
 	rules, err := readRules(config{AuthRulesFile: path})
 	if err != nil || len(rules) != 1 {
 		t.Errorf("readRules = %v, %v, want one rule", rules, err)
+	}
+
+	path = filepath.Join(t.TempDir(), "key")
+	writeFile(t, path, "\ufeffsk-1\r\n")
+	c, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_API_KEY_FILE", path))
+	if err != nil || c.LLMAPIKey.Reveal() != "sk-1" {
+		t.Errorf("LLM_API_KEY_FILE: got the key %q and the error %v, want sk-1", c.LLMAPIKey.Reveal(), err)
+	}
+	file := &secretFile{path: path, what: "a test", logger: slog.New(slog.DiscardHandler)}
+	if got := file.read(); got != "sk-1" {
+		t.Errorf("a secret that is read again: got %q, want sk-1", got)
 	}
 }

@@ -74,16 +74,15 @@ func (e environment) readSettings() (map[string]string, error) {
 	return values, nil
 }
 
-// readSecretFile returns the secret in the file that setting names, without line breaks at the end. An empty file is an
-// error, because otherwise the setting without _FILE would silently take effect.
+// readSecretFile returns the secret in the file that setting names (readSecretText). An empty file is an error, because
+// otherwise the setting without _FILE would silently take effect.
 func (e environment) readSecretFile(setting string) (string, error) {
-	content, err := os.ReadFile(e.get(setting))
-	if err != nil {
-		return "", &configError{setting, "cannot be read: " + fileReason(err)}
-	}
-	secret := strings.TrimRight(string(content), "\r\n")
-	if strings.TrimSpace(secret) == "" {
+	secret, err := readSecretText(e.get(setting))
+	switch {
+	case errors.Is(err, errEmptySecret):
 		return "", &configError{setting, "is empty"}
+	case err != nil:
+		return "", &configError{setting, "cannot be read: " + fileReason(err)}
 	}
 	return secret, nil
 }

@@ -116,16 +116,19 @@ func (f *secretFile) read() string {
 	return f.secret
 }
 
-// readSecretText returns the text in the file at path, without line breaks at the end. A file with nothing but white
-// space is an error, as at the start (readSecretFile).
+// errEmptySecret is the error for a file that has nothing but white space.
+var errEmptySecret = errors.New("it is empty")
+
+// readSecretText returns the secret in the file at path, without line breaks at the end, and without the byte order mark
+// that editors on Windows write. The error is errEmptySecret or that of os.ReadFile.
 func readSecretText(path string) (string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return "", err
 	}
-	text := strings.TrimRight(string(data), "\r\n")
+	text := strings.TrimRight(strings.TrimPrefix(string(data), "\ufeff"), "\r\n")
 	if strings.TrimSpace(text) == "" {
-		return "", errors.New("it is empty")
+		return "", errEmptySecret
 	}
 	return text, nil
 }
