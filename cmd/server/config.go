@@ -141,7 +141,7 @@ type config struct {
 	SecretOCID string `env:"SECRET_OCID"`
 	// How to authenticate to OCI Vault: api_key, instance_principal or resource_principal.
 	OCIAuthType string `env:"OCI_AUTH_TYPE" envDefault:"api_key"`
-	// Root certificates for the IAM in PEM, instead of the system's. They apply to IAM_BASE_URL, IAM_TOKEN_URL and AUTH_JWKS_URL, and to MCP servers with auth of type exchange that have no tls of their own.
+	// Root certificates for the IAM in PEM, instead of the system's. They apply to IAM_BASE_URL, IAM_TOKEN_URL, AUTH_ISSUER and AUTH_JWKS_URL, and to MCP servers with auth of type exchange that have no tls of their own.
 	IAMTLSCAFile string `env:"IAM_TLS_CA_FILE"`
 	// Client certificate for the IAM, in PEM.
 	IAMTLSCertFile string `env:"IAM_TLS_CERT_FILE"`
