@@ -69,6 +69,6 @@ type Directory interface {
 	// After that it returns ErrStarting, or ErrNotFound if the process that created the run has died.
 	RunByKey(ctx context.Context, owner Owner, key string) (Run, error)
 	// Delete removes a run with its events, results, inputs, job and key. From then on, reading the run or appending to
-	// it returns ErrGone.
+	// it returns ErrGone. The first append of another process to a run that had no events returns ErrFenced.
 	Delete(ctx context.Context, run string) error
 }

@@ -231,10 +231,9 @@ func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 	}
 }
 
-// abandonUnstarted abandons a run that has no messages, and returns event.ErrGone. It appends a control message, so
-// that the first append of the run's creator fails if the creator is still alive, and then writes a tombstone. It
-// returns event.ErrStarting if this instance is the run's writer or the run has a job, and event.ErrFenced if the run
-// has received a message.
+// abandonUnstarted abandons a run that has no messages (see abandon), and returns event.ErrGone. It returns
+// event.ErrStarting if this instance is the run's writer or the run has a job, and event.ErrFenced if the run has
+// received a message.
 func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 	r, err := l.getOrAddRun(id)
 	if err != nil {
@@ -255,19 +254,9 @@ func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 	case !errors.Is(err, js.ErrMsgNotFound):
 		return unavailableError("look for the job of a run", err)
 	}
-	rec, err := l.readRecord(ctx, id)
-	if err != nil {
-		return err
-	}
-	m := nats.NewMsg(runSubject(id, eventToken))
-	m.Header.Set(writerHeader, messageInfo{instance: l.instanceID, attempt: firstAttempt, kind: kindAbandoned}.String())
-	if _, err := l.publishAfter(ctx, runsName, m, 0, createTimeout); err != nil {
+	if err := l.abandon(ctx, id); err != nil {
 		return err
 	}
 	l.logger.Warn("a run was not started by the process that created it", "run_id", id)
-	l.markGone(id)
-	if err := l.writeTombstone(ctx, id, *rec); err != nil {
-		return err
-	}
 	return event.ErrGone
 }

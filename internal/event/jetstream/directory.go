@@ -168,8 +168,16 @@ func (l *Log) Delete(ctx context.Context, id string) error {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	if w, err := l.writerFor(ctx, id); err == nil {
+	w, writerErr := l.writerFor(ctx, id)
+	hasNotBegun := err == nil && run.Last.Seq == 0
+	switch {
+	case writerErr == nil:
 		_ = w.awaitAhead(ctx) // otherwise the messages sent ahead could be stored after the deletion
+	case hasNotBegun && !l.alone: // another instance may be about to append the first event
+		err := purgeSubject(ctx, l.runsStream, runSubject(id, ">"))
+		if err == nil && l.abandon(ctx, id) == nil {
+			return nil
+		}
 	}
 	deadline := time.Now().Add(createTimeout)
 	for {
@@ -179,6 +187,23 @@ func (l *Log) Delete(ctx context.Context, id string) error {
 			return err
 		}
 	}
+}
+
+// abandon makes sure that a run without messages never begins. It appends a control message, so that the first append
+// of the run's creator fails if the creator is still alive, and then writes a tombstone. Retention removes the control
+// message. It returns event.ErrFenced if the run has received a message.
+func (l *Log) abandon(ctx context.Context, id string) error {
+	rec, err := l.readRecord(ctx, id)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(runSubject(id, eventToken))
+	m.Header.Set(writerHeader, messageInfo{instance: l.instanceID, attempt: firstAttempt, kind: kindAbandoned}.String())
+	if _, err := l.publishAfter(ctx, runsName, m, 0, createTimeout); err != nil {
+		return err
+	}
+	l.markGone(id)
+	return l.writeTombstone(ctx, id, *rec)
 }
 
 // deleteRun replaces a run's record with a tombstone and removes the rest of the run. ownerEntry is the subject of the

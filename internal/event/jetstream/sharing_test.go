@@ -430,6 +430,27 @@ func TestNothingStaysOfARunThatAnotherInstanceDeleted(t *testing.T) {
 	})
 }
 
+// Another instance may delete a run before the run's creator has appended the first event. Such a run must not begin: its
+// owner could not read it, and nothing would delete its events.
+func TestRunThatAnotherInstanceDeletedBeforeItsFirstEventDoesNotBegin(t *testing.T) {
+	t.Parallel()
+	url := startCluster(t)
+	o := jetstream.Options{URL: url, Lease: lease}
+	a, b := openLog(t, o), openLog(t, o)
+	if err := a.Create(t.Context(), event.Run{ID: "run_a", Owner: ada, Created: a.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Delete(t.Context(), "run_a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Append(t.Context(), "run_a", event.Start{Question: "?"}); !errors.Is(err, event.ErrFenced) {
+		t.Errorf("first Append = %v, want %v", err, event.ErrFenced)
+	}
+	if run, err := a.Run(t.Context(), "run_a"); !errors.Is(err, event.ErrGone) {
+		t.Errorf("Run at the creator = event %d, %v, want %v", run.Last.Seq, err, event.ErrGone)
+	}
+}
+
 // A caller may go away while their run is being created. They never learn its id, so the run must not be listed.
 func TestRunOfACallerWhoWentAwayIsNotListed(t *testing.T) {
 	t.Parallel()
