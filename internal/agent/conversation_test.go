@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/auth"
+	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 )
@@ -177,5 +179,35 @@ func TestPicturesOfTheQuestionReachModelsThatTakeThem(t *testing.T) {
 		if want := "What is this?\n[An image (image/png, 70 bytes) was here, which this model cannot take.]\n[An image was here, which this model cannot take.]"; m.Content != want {
 			t.Errorf("content %q, want %q", m.Content, want)
 		}
+	}
+}
+
+// overtakenLog is a log in which, before the first event of a run is stored, another process gives up waiting for that
+// event, and begins a run of its own in the thread.
+type overtakenLog struct{ event.Log }
+
+func (l overtakenLog) Append(ctx context.Context, run string, body event.Body) (int64, error) {
+	owner := event.Owner{}
+	if err := l.Delete(ctx, run); err != nil {
+		return 0, err
+	}
+	if err := l.EndTurn(ctx, owner, "t", run, nil); err != nil {
+		return 0, err
+	}
+	if _, err := l.BeginTurn(ctx, owner, "t", "run_other", "", "Other"); err != nil {
+		return 0, err
+	}
+	return l.Log.Append(ctx, run, body)
+}
+
+// A run that another process overtook while it began must not delete the thread, which now has the other run.
+func TestThreadOfARunThatWasOvertakenStays(t *testing.T) {
+	h := agenttest.NewFixture(t, answerAlways("Yes."), func(o *agent.Options) { o.Log = overtakenLog{newMemoryLog()} })
+	if _, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", ThreadID: "t"}); !errors.Is(err, event.ErrGone) {
+		t.Fatalf("Start = %v, want %v", err, event.ErrGone)
+	}
+	thread, err := h.Log.Thread(t.Context(), event.Owner{}, "t")
+	if err != nil || thread.Active != "run_other" {
+		t.Errorf("the active run of the thread is %q, %v, want run_other", thread.Active, err)
 	}
 }

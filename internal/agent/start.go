@@ -230,11 +230,14 @@ func (a *Agent) beginRun(ctx context.Context, r *run) error {
 // return.
 func (a *Agent) undoBegin(ctx context.Context, r *run, turnMayHaveBegun bool) {
 	_ = a.Log.Delete(ctx, r.ID)
-	switch {
-	case turnMayHaveBegun && r.req.threadExists:
-		_ = a.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, nil) // adds no turn, and frees the thread for other runs
-	case turnMayHaveBegun: // the thread was created for this run and would be empty
-		_ = a.Log.DeleteThread(ctx, r.Owner, r.ThreadID)
+	if turnMayHaveBegun {
+		t, err := a.Log.Thread(ctx, r.Owner, r.ThreadID)
+		isOwn := err == nil && t.Active == r.ID // otherwise another process has released the thread, and may use it
+		if isOwn && !r.req.threadExists {       // the thread was created for this run and would be empty
+			_ = a.Log.DeleteThread(ctx, r.Owner, r.ThreadID)
+		} else {
+			_ = a.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, nil) // adds no turn, and frees the thread for other runs
+		}
 	}
 	if r.job != nil {
 		_ = r.job.Done(ctx)
