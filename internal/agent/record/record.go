@@ -42,10 +42,16 @@ type Options struct {
 type Recorder struct {
 	Options
 
-	mu          sync.Mutex           // protects the fields below
-	storedAt    map[string]time.Time // when this process last stored, or began to store, each definition, by hash
-	storedBytes int                  // the size of all definitions stored since storedAt was last empty
-	toolHashes  map[toolKey]string   // a cache of the hashes of tools' definitions; emptied at maxHashes
+	mu          sync.Mutex            // protects the fields below
+	stored      map[string]definition // definitions that this process has stored, or began to store, by hash
+	storedBytes int                   // the size of the definitions in stored
+	toolHashes  map[toolKey]string    // a cache of the hashes of tools' definitions; emptied at maxHashes
+}
+
+// definition is a definition that was last stored at the time at, with its size in bytes.
+type definition struct {
+	at   time.Time
+	size int
 }
 
 // toolKey identifies the definition of a tool.
@@ -77,7 +83,7 @@ func New(o Options) *Recorder {
 	if o.Retention <= 0 {
 		o.Retention = event.DefaultRetention
 	}
-	return &Recorder{Options: o, storedAt: make(map[string]time.Time), toolHashes: make(map[toolKey]string)}
+	return &Recorder{Options: o, stored: make(map[string]definition), toolHashes: make(map[toolKey]string)}
 }
 
 // Beginning is what Begin stores about a run.
@@ -223,8 +229,8 @@ func (r *Recorder) oldestOf(hashes []string) time.Time {
 	defer r.mu.Unlock()
 	oldest := time.Now()
 	for _, hash := range hashes {
-		if storedAt := r.storedAt[hash]; storedAt.Before(oldest) {
-			oldest = storedAt
+		if at := r.stored[hash].at; at.Before(oldest) {
+			oldest = at
 		}
 	}
 	return oldest
@@ -268,8 +274,7 @@ func Definition(t catalog.Tool) export.Tool {
 // isFreshLocked reports whether the log will keep a definition as long as the events of a run that begins now. It keeps
 // definitions for twice the retention, so this one must be younger than the retention. r.mu must be held.
 func (r *Recorder) isFreshLocked(hash string) bool {
-	storedAt, isStored := r.storedAt[hash]
-	return isStored && time.Since(storedAt) < r.Retention
+	return time.Since(r.stored[hash].at) < r.Retention // the zero time if it is not stored
 }
 
 // define stores definitions, which are keyed by hash, except those that are fresh (isFreshLocked). It stores up to
@@ -330,7 +335,7 @@ func (r *Recorder) defineOne(ctx context.Context, hash string, data []byte) erro
 func (r *Recorder) markStored(hash string, size int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, isMarked := r.storedAt[hash]; !isMarked {
+	if _, isMarked := r.stored[hash]; !isMarked {
 		if r.storedBytes+size > maxDefinitions {
 			r.forgetExpiredLocked()
 		}
@@ -339,7 +344,7 @@ func (r *Recorder) markStored(hash string, size int) error {
 		}
 		r.storedBytes += size
 	}
-	r.storedAt[hash] = time.Now()
+	r.stored[hash] = definition{time.Now(), size}
 	return nil
 }
 
@@ -347,21 +352,21 @@ func (r *Recorder) markStored(hash string, size int) error {
 func (r *Recorder) unmarkStored(hash string, size int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, isMarked := r.storedAt[hash]; isMarked {
-		delete(r.storedAt, hash)
+	if _, isMarked := r.stored[hash]; isMarked {
+		delete(r.stored, hash)
 		r.storedBytes -= size
 	}
 }
 
-// forgetExpiredLocked removes definitions that the log no longer has from storedAt. It does not know their sizes, so it
-// resets storedBytes only when no definition is left. The caller must hold r.mu.
+// forgetExpiredLocked removes definitions that the log no longer has from r.stored. The caller must hold r.mu.
 func (r *Recorder) forgetExpiredLocked() {
-	maps.DeleteFunc(r.storedAt, func(_ string, storedAt time.Time) bool {
-		return time.Since(storedAt) >= 2*r.Retention
+	maps.DeleteFunc(r.stored, func(_ string, d definition) bool {
+		hasExpired := time.Since(d.at) >= 2*r.Retention
+		if hasExpired {
+			r.storedBytes -= d.size
+		}
+		return hasExpired
 	})
-	if len(r.storedAt) == 0 {
-		r.storedBytes = 0
-	}
 }
 
 // definitionKey returns the key of a definition in the log's values.

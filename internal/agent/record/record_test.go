@@ -80,3 +80,21 @@ func TestRecorderStoresFewDefinitionsAlsoAfterConcurrentFailures(t *testing.T) {
 		}
 	})
 }
+
+// A process may run for weeks with servers whose definitions change often, beside some that never change. The former
+// definitions expire, and must not count forever.
+func TestRecorderForgetsExpiredDefinitionsBesideOneInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := record.New(record.Options{Log: newLog(t), Retention: time.Second})
+		unchanged := largeTools(1)
+		for i := range 100 {
+			changed := catalog.Tool{Name: fmt.Sprintf("changed_%d", i), Server: "s", Description: strings.Repeat("x", 90<<10)}
+			for _, tools := range []*record.ToolList{unchanged, record.NewToolList([]catalog.Tool{changed})} {
+				if err := r.Begin(t.Context(), "run_a", record.Beginning{Tools: tools}); err != nil {
+					t.Fatalf("Begin after %d changes of a definition = %v, want no error", i, err)
+				}
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
