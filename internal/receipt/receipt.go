@@ -93,9 +93,9 @@ func Chain(events []json.RawMessage) string {
 	return hex.EncodeToString(link[:])
 }
 
-// newStatement returns the statement about doc. compact is doc's JSON, as compactJSON returns it. The statement's time
-// is that of the last event rather than the current time, so that the same export always has the same receipt. doc must
-// have at least one event, which export.Decode and the recorder guarantee.
+// newStatement returns the statement about doc, which was decoded from compact, its JSON as compactJSON returns it. The
+// statement's time is that of the last event rather than the current time, so that the same export always has the same
+// receipt.
 func newStatement(doc *export.Document, compact []byte) (*Statement, error) {
 	events, err := doc.DecodeEvents()
 	if err != nil {
@@ -195,7 +195,11 @@ func (s *Signer) Sign(doc *export.Document) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	statement, err := newStatement(doc, compact)
+	exported, err := export.Decode(compact) // unlike doc, it has no white space in the events
+	if err != nil {
+		return "", err
+	}
+	statement, err := newStatement(exported, compact)
 	if err != nil {
 		return "", err
 	}

@@ -112,6 +112,45 @@ func TestReceiptSaysWhatTheRunDid(t *testing.T) {
 	}
 }
 
+// The log keeps the white space that a model writes in arguments, and an export has none. A receipt is about the export.
+func TestReceiptHasTheHashesOfTheExportedEvents(t *testing.T) {
+	doc, _ := newExport(t)
+	for i, line := range doc.Events {
+		doc.Events[i] = bytes.ReplaceAll(line, []byte(`{"path":"a"}`), []byte(`{"path": "a"}`))
+	}
+	data, err := doc.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exported, err := export.Decode(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSigner(t, newKey(t))
+	signed, err := s.Sign(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	got, err := receipt.Verify(signed, data, publicKeys(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := receipt.Chain(exported.Events); got.Chain != want {
+		t.Errorf("chain = %s, want %s, that of the exported events", got.Chain, want)
+	}
+	if want := export.Digest(exported.Events[3]); got.Calls[0].Result != want {
+		t.Errorf("result_sha256 = %s, want %s, that of the exported event", got.Calls[0].Result, want)
+	}
+	if want := export.Digest([]byte(`{"path":"a"}`)); got.Calls[0].Arguments != want || got.Approvals[0].Arguments != want {
+		t.Errorf("arguments_sha256 = %s and %s, want %s", got.Calls[0].Arguments, got.Approvals[0].Arguments, want)
+	}
+	changed := bytes.Replace(data, []byte("thr_1"), []byte("thr_2"), 1)
+	if _, err := receipt.Verify(signed, changed, publicKeys(t, s)); err == nil || !strings.Contains(err.Error(), "the events are the signed ones") {
+		t.Errorf("an export with another thread_id: %v, want that the events are the signed ones", err)
+	}
+}
+
 // Every byte of an export that is not white space between tokens is covered: 7 other values are tried for each
 // byte of a short export.
 func TestEveryChangedByteIsFound(t *testing.T) {
