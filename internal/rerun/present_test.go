@@ -1,7 +1,9 @@
 package rerun_test
 
 import (
+	"encoding/json"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,5 +39,15 @@ func TestCompareOfLongPromptsIsBounded(t *testing.T) {
 	}
 	if lines, bytes = comparePrompts(text("a", 20_000), text("a", 20_000)+"\nmore"); bytes > 64<<20 || strings.Join(lines, "\n") != "system prompt + more" {
 		t.Errorf("got %d lines for %d bytes, want one line for at most 64 MiB", len(lines), bytes)
+	}
+}
+
+// A member's name may have the characters that a JSON pointer escapes (RFC 6901, section 3).
+func TestDifferenceEscapesNamesInItsPointer(t *testing.T) {
+	doc := &export.Document{Settings: export.Settings{Agent: json.RawMessage(`{"a/b":{"c~d":1}}`)}}
+	got := rerun.Compare(doc, rerun.Present{Agent: json.RawMessage(`{"a/b":{"c~d":2}}`)})
+	want := []string{"the agent's definition /a~1b/c~0d: was 1, is 2"}
+	if !slices.Equal(got, want) {
+		t.Errorf("Compare = %q, want %q", got, want)
 	}
 }
