@@ -175,7 +175,7 @@ var sentinelProblems = []struct {
 	{event.ErrTooLarge, "too_large", "The request is too large for the event log."},
 	{event.ErrGone, "gone", "This part of the run is no longer kept."},
 	{event.ErrUnavailable, "log_unavailable", "The event log cannot be reached, or has no space, at the moment. Try again later."},
-	{event.ErrStarting, "overloaded", "An earlier request with this Idempotency-Key is being started."},
+	{event.ErrStarting, "overloaded", "The run has not been started in time. Repeat the request, with the same Idempotency-Key if it has one."},
 	{event.ErrInvalidPosition, "invalid_request", "This is not a position of the run."},
 }
 

@@ -82,6 +82,22 @@ func TestAnswerWaitsWhileTheLogIsUnavailable(t *testing.T) {
 	}
 }
 
+// overtakenLog is a log in which another process gives up waiting for the first event of each run.
+type overtakenLog struct{ event.Log }
+
+func (overtakenLog) Append(context.Context, string, event.Body) (int64, error) {
+	return 0, event.ErrFenced
+}
+
+func TestQuestionThatWasNotStartedInTimeNamesNoEarlierRequest(t *testing.T) {
+	t.Parallel()
+	s := newService(t, addingModel(), func(o *agent.Options) { o.Log = overtakenLog{o.Log} }, nil)
+	resp := s.do(t, "POST", "/answer", question)
+	if p := wantProblem(t, resp, http.StatusServiceUnavailable, "overloaded"); strings.Contains(p.Detail, "earlier request") {
+		t.Errorf("detail of a question without Idempotency-Key = %q, want none about an earlier request", p.Detail)
+	}
+}
+
 func TestQuestionForUnavailableToolsAsksNoModel(t *testing.T) {
 	s := newServiceWithDownServer(t, addingModel())
 	for _, c := range []struct {
