@@ -133,13 +133,14 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 
 // interruptedReasons lists the finish reasons of answers that the endpoint gave up on: DeepSeek had no capacity left,
 // or Gemini's model wrote a call that is not JSON.
-var interruptedReasons = []string{"insufficient_system_resource", "malformed_function_call"}
+var interruptedReasons = []string{"insufficient_system_resource", "malformed_function_call", "function_call_filter"}
 
 // normalizeReason translates a provider's finish_reason to the specification's value. A reason without a translation is
 // returned in lower case. Mistral sends model_length, and Gemini's endpoint sends the names of Gemini's own API
-// (https://github.com/HKUDS/Vibe-Trading/pull/308).
+// (https://github.com/HKUDS/Vibe-Trading/pull/308), also after the name of a filter: "content_filter: RECITATION",
+// "function_call_filter: MALFORMED_FUNCTION_CALL".
 func normalizeReason(reason string) string {
-	reason = strings.ToLower(reason)
+	reason, _, _ = strings.Cut(strings.ToLower(reason), ":")
 	switch reason {
 	case "model_length", "max_tokens":
 		return "length"

@@ -115,7 +115,7 @@ func TestStreamEndsWithACutOrSilenceAfterFinishReason(t *testing.T) {
 
 func TestFinishReasonsOfProvidersAreThoseOfTheSpecification(t *testing.T) {
 	for reason, want := range map[string]string{
-		"model_length": "length", "MAX_TOKENS": "length", "SAFETY": "content_filter", "PROHIBITED_CONTENT": "content_filter", "STOP": "stop", "tool_calls": "tool_calls", "eos": "eos",
+		"model_length": "length", "MAX_TOKENS": "length", "SAFETY": "content_filter", "PROHIBITED_CONTENT": "content_filter", "content_filter: RECITATION": "content_filter", "STOP": "stop", "tool_calls": "tool_calls", "eos": "eos",
 	} {
 		_, m := newEndpoint(t, Config{}, sendStream(eventStream(textChunk("a"), `{"model":"m-1","choices":[{"delta":{},"finish_reason":"`+reason+`"}]}`)))
 		parts, err := llmtest.Collect(t.Context(), m, testRequest)
@@ -127,7 +127,7 @@ func TestFinishReasonsOfProvidersAreThoseOfTheSpecification(t *testing.T) {
 
 // An answer that the endpoint gave up is not complete. It is asked for again if nothing of it has been passed on.
 func TestAnswerThatTheEndpointGaveUpIsAnError(t *testing.T) {
-	for _, reason := range []string{"insufficient_system_resource", "MALFORMED_FUNCTION_CALL"} {
+	for _, reason := range []string{"insufficient_system_resource", "MALFORMED_FUNCTION_CALL", "function_call_filter: MALFORMED_FUNCTION_CALL"} {
 		end := `{"choices":[{"delta":{"content":""},"finish_reason":"` + reason + `"}]}`
 		s, m := newEndpoint(t, Config{MaxRetries: 1}, sendStream(eventStream(end)), sendStream(helloStream))
 		if _, err := llmtest.Collect(t.Context(), m, testRequest); err != nil || len(s.receivedRequests()) != 2 {
