@@ -209,6 +209,7 @@ var (
 	formatWords = []string{
 		"response_format", "response format", "json_schema", "response mime type",
 		"structured output", "structured_output", "output_config", "guided",
+		"json mode", "json response type", // Groq and Mistral, of requests with tools
 	}
 	schemaWords = []string{"invalid schema", "invalid json schema", "schema is invalid", "unsupported schema", "schema contains", "too many states"}
 )

@@ -18,7 +18,7 @@ var structuredRequest = llm.Request{Model: "m", OutputSchema: json.RawMessage(`{
 }}
 
 // Each text is what an endpoint answers to a response_format: llama.cpp, DeepSeek, Gemini with
-// tools, vLLM, OpenRouter, Groq.
+// tools, vLLM, OpenRouter, Groq, and Groq and Mistral with tools.
 var refusedFormats = map[string]int{
 	"json_schema response_format is not supported":                                                400,
 	"This response_format type is unavailable now":                                                400,
@@ -28,6 +28,8 @@ var refusedFormats = map[string]int{
 	"This model does not support response format `json_schema`.":                                  400,
 	"response_format: Extra inputs are not permitted":                                             422,
 	"Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model": 400,
+	"json mode cannot be combined with tool/function calling":                                     400,
+	"Cannot use json response type with tools":                                                    400,
 }
 
 func TestRefusedResponseFormatBecomesAPromptAndIsRemembered(t *testing.T) {
