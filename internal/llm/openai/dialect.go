@@ -91,9 +91,12 @@ func (d dialect) withoutRefusedMember(message string, body []byte) dialect {
 }
 
 // idWords are the phrases, in lower case, with which endpoints refuse the id of a call: Mistral and servers of its
-// models (https://github.com/anomalyco/opencode/issues/1680), and OpenAI
-// (https://github.com/agno-agi/agno/issues/5382).
-var idWords = []string{"with a length of 9", "].id': string too long", "tool_call_id': string too long"}
+// models (https://github.com/anomalyco/opencode/issues/1680), OpenAI (https://github.com/agno-agi/agno/issues/5382), and
+// Anthropic, which refuses ids such as functions.f:0 (https://github.com/maximhq/bifrost/issues/5097).
+var idWords = []string{
+	"with a length of 9", "].id': string too long", "tool_call_id': string too long",
+	"tool_use.id: string should", "tool_use_id: string should",
+}
 
 // strictRefusal matches the errors, in lower case, with which endpoints refuse strict tools. Gemini and gateways refuse
 // all strict tools. Cerebras refuses requests in which only some tools are strict

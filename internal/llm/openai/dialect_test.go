@@ -137,7 +137,7 @@ func TestImageRefusalsAreForgottenAfterAnHour(t *testing.T) {
 	}
 }
 
-// Mistral and OpenAI refuse the ids that other endpoints have given to calls. A conversation that began with
+// Mistral, OpenAI and Anthropic refuse ids that other endpoints have given to calls. A conversation that began with
 // another model continues with shorter ones.
 func TestRefusedCallIDsAreShortened(t *testing.T) {
 	request := llm.Request{Model: "m", Messages: []llm.Message{
@@ -150,6 +150,8 @@ func TestRefusedCallIDsAreShortened(t *testing.T) {
 		"Tool call id was call_PTLP8xhu3uwZk4l3nlnrrJha but must be a-z, A-Z, 0-9, with a length of 9.",
 		"Invalid 'messages[1].tool_calls[0].id': string too long. Expected a string with maximum length 40, but got a string with length 53 instead.",
 		"Invalid 'messages[2].tool_call_id': string too long. Expected a string with maximum length 40, but got a string with length 53 instead.",
+		"messages.1.content.0.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'",
+		"messages.2.content.0.tool_result.tool_use_id: String should match pattern '^[a-zA-Z0-9_-]+$'",
 	} {
 		s, m := newEndpoint(t, Config{}, replyStatus(400, fmt.Sprintf(`{"object":"error","message":%q}`, message)), sendStream(helloStream))
 		if _, err := llmtest.Collect(t.Context(), m, request); err != nil {
