@@ -28,6 +28,7 @@ type dialect struct {
 	fillReasoning bool // give assistant messages without reasoning_content an empty one
 	fillSignature bool // give calls without a thought signature Google's placeholder
 	shortIDs      bool // shorten the ids of calls; not remembered, because gateways put signatures into some ids
+	alternate     bool // put an answer before each user message that follows a tool result or a user message
 
 	// modelRefusals remembers these per model.
 	noImages      bool // replace images with text
@@ -50,6 +51,8 @@ func (d dialect) withoutRefused(refusal *retryableError, body []byte, hasSchema 
 		d.noImages = true
 	case mayRefuse && !d.shortIDs && containsAny(message, idWords) && bytes.Contains(body, []byte(`"tool_calls":`)):
 		d.shortIDs = true
+	case mayRefuse && !d.alternate && containsAny(message, orderWords):
+		d.alternate = true
 	case mayRefuse && !d.noFormat && hasSchema && containsAny(message, formatWords):
 		d.noFormat = true
 		d.schemaRefused = containsAny(message, schemaWords)
@@ -97,6 +100,10 @@ var idWords = []string{
 	"with a length of 9", "].id': string too long", "tool_call_id': string too long",
 	"tool_use.id: string should", "tool_use_id: string should",
 }
+
+// orderWords are the phrases, in lower case, with which Mistral and the chat templates of its models refuse a user
+// message after a tool result or another user message (https://github.com/NousResearch/hermes-agent/issues/20154).
+var orderWords = []string{"role 'user' after role 'tool'", "roles must alternate"}
 
 // strictRefusal matches the errors, in lower case, with which endpoints refuse strict tools. Gemini and gateways refuse
 // all strict tools. Cerebras refuses requests in which only some tools are strict
@@ -151,6 +158,19 @@ func (d dialect) fillMembers(messages []wireMessage) {
 	}
 }
 
+// alternateRoles returns messages with a short answer before each user message that follows a tool result or another
+// user message. The answer is not empty, because Mistral refuses empty ones.
+func alternateRoles(messages []wireMessage) []wireMessage {
+	out := make([]wireMessage, 0, len(messages))
+	for i, m := range messages {
+		if i > 0 && m.Role == llm.User && (messages[i-1].Role == llm.User || messages[i-1].Role == llm.ToolRole) {
+			out = append(out, wireMessage{Role: llm.Assistant, Content: "OK."})
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
 // shortenIDs replaces the ids of calls, in the calls and in their results, with ids that every endpoint accepts.
 func shortenIDs(messages []wireMessage) {
 	for i := range messages {
@@ -176,8 +196,8 @@ func shortID(id string) string {
 	return hex.EncodeToString(sum[:])[:9]
 }
 
-// refusalStatuses are the statuses with which endpoints refuse images, a response_format or the id of a call.
-// OpenRouter uses 404, and llama.cpp and Ollama use 500.
+// refusalStatuses are the statuses with which endpoints refuse images, a response_format, the id of a call or the
+// order of roles. OpenRouter uses 404, and llama.cpp and Ollama use 500.
 var refusalStatuses = []int{
 	http.StatusBadRequest, http.StatusNotFound, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
 	http.StatusInternalServerError, http.StatusNotImplemented,

@@ -192,3 +192,31 @@ func TestRefusedStrictToolsAreSentWithoutStrict(t *testing.T) {
 		}
 	}
 }
+
+// Mistral and the chat templates of its models refuse a user message directly after a tool result or another user
+// message. Both occur: a run at its limit is asked to sum up, and images of results follow in a message of their own.
+func TestRefusedOrderOfRolesGetsAnswersInBetween(t *testing.T) {
+	request := llm.Request{Model: "m", Messages: []llm.Message{
+		{Role: llm.User, Text: "one"}, {Role: llm.User, Text: "two"},
+		{Role: llm.Assistant, Calls: []llm.ToolCall{{ID: "a", Name: "f", Arguments: "{}"}, {ID: "b", Name: "f", Arguments: "{}"}}},
+		{Role: llm.ToolRole, CallID: "a", Tool: "f", Text: "1"}, {Role: llm.ToolRole, CallID: "b", Tool: "f", Text: "2"},
+		{Role: llm.User, Text: "three"},
+	}}
+	for said, status := range map[string]int{
+		"Unexpected role 'user' after role 'tool'":                                                                                        400,
+		"After the optional system message, conversation roles must alternate user/assistant/user/assistant/...":                          400,
+		"After the optional system message, conversation roles must alternate user and assistant roles except for tool calls and results": 500,
+	} {
+		s, m := newEndpoint(t, Config{}, replyStatus(status, fmt.Sprintf(`{"error":{"message":%q}}`, said)), sendStream(helloStream))
+		if _, err := llmtest.Collect(t.Context(), m, request); err != nil {
+			t.Fatalf("%s: got the error %v, want none", said, err)
+		}
+		var got []string
+		for _, role := range regexp.MustCompile(`"role":"(\w+)"`).FindAllSubmatch(s.receivedRequests()[1].body, -1) {
+			got = append(got, string(role[1]))
+		}
+		if want := []string{"user", "assistant", "user", "assistant", "tool", "tool", "assistant", "user"}; !slices.Equal(got, want) {
+			t.Errorf("%s: got the roles %q, want %q", said, got, want)
+		}
+	}
+}

@@ -85,6 +85,9 @@ func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d di
 	if d.shortIDs {
 		shortenIDs(messages)
 	}
+	if d.alternate {
+		messages = alternateRoles(messages)
+	}
 	if d.fillReasoning || d.fillSignature {
 		d.fillMembers(messages)
 	}
