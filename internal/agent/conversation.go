@@ -96,7 +96,11 @@ func fillResult(results []*llm.Message, id, text string, media []Media) {
 		}
 		if result.Text == "" { // the call has no result yet
 			result.Text, _ = content.TruncateText(text, maxForModel, "")
-			if strings.TrimSpace(text) == "" {
+			switch {
+			case strings.TrimSpace(text) != "":
+			case len(media) > 0: // the endpoint gets them in a message after the results
+				result.Text = "[The result has no text. Its images and files follow.]"
+			default:
 				result.Text = "[The result is empty.]"
 			}
 			result.Media = media

@@ -82,6 +82,27 @@ func TestHistoryWithCallsReachesTheModelWhole(t *testing.T) {
 	}
 }
 
+func TestResultOfOnlyAnImageIsNotCalledEmpty(t *testing.T) {
+	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer { return llmtest.Says("yes") }, func(o *agent.Options) {
+		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
+	})
+	image := toolMessage("a", "")
+	image.Media = []agent.Media{{URL: "https://x.example/a.png"}}
+	run, err := h.Start(t.Context(), auth.Identity{}, agent.Request{History: []agent.Message{userMessage("q"), callMessage("a"), image}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Events(t, run.ID)
+	request := h.Model.Requests()[0]
+	want := "user:q | assistant:<a> | tool:[The result has no text. Its images and files follow.]@a | user:"
+	if got := formatConversation(request.Messages); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if body := string(request.Body); !strings.Contains(body, "https://x.example/a.png") {
+		t.Errorf("got the request %s, want the image in it", body)
+	}
+}
+
 // An exchange counts once for MAX_HISTORY, and what the run is about does not count,
 // however many rounds it took.
 func TestExchangesAreCountedAndKeptWhole(t *testing.T) {
