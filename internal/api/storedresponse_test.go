@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +23,8 @@ type inputPage struct {
 		CallID               string `json:"call_id"`
 		ApprovalID           string `json:"approval_request_id"`
 		Approve              *bool
-		Output, Arguments    *string
+		Output               any
+		Arguments            *string
 		Content              []struct{ Type, Text, ImageURL, Detail string }
 	}
 	First   *string `json:"first_id"`
@@ -53,7 +55,7 @@ func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 	path := "/v1/responses/" + one.ID + "/input_items"
 	all := decodeResponse[inputPage](t, s.do(t, "GET", path+"?order=asc", ""), 200)
 	want := "message user(input_text:Blue?)(input_image:), function_call c1, function_call_output c1, message assistant(output_text:Blue.), message user(input_text:Sure?)"
-	if all.shape() != want || all.Object != "list" || all.HasMore || *all.Last != all.Data[4].ID || *all.Data[2].Output != "blue" || *all.Data[1].Arguments != "{}" {
+	if all.shape() != want || all.Object != "list" || all.HasMore || *all.Last != all.Data[4].ID || all.Data[2].Output != "blue" || *all.Data[1].Arguments != "{}" {
 		t.Errorf("shape %s, %+v, want shape %s, Object list, HasMore false, Last %s, Data[2].Output blue, Data[1].Arguments {}", all.shape(), all, want, all.Data[4].ID)
 	}
 	for what, got := range map[string]string{"the input item": fmt.Sprint(all.Data[0].Content), "the request to the model": string(s.Model.Requests()[0].Body)} {
@@ -88,6 +90,24 @@ func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 		}
 	}
 	decodeResponse[openAIError](t, s.do(t, "GET", "/v1/responses/resp_none/input_items", ""), 404)
+}
+
+func TestInputItemsHaveTheImagesOfAFunctionsOutput(t *testing.T) {
+	t.Parallel()
+	s := newService(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
+		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
+	}, nil)
+	output := `[{"type":"input_text","text":"a map"},{"type":"input_image","detail":"auto","image_url":"https://x.example/a.png"}]`
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(`[{"role":"user","content":"Where?"},
+		{"type":"function_call","call_id":"c1","name":"map","arguments":"{}"},{"type":"function_call_output","call_id":"c1","output":`+output+`}]`)), 200)
+	page := decodeResponse[inputPage](t, s.do(t, "GET", "/v1/responses/"+one.ID+"/input_items", ""), 200)
+	var want any
+	if err := json.Unmarshal([]byte(output), &want); err != nil {
+		t.Fatal(err)
+	}
+	if got := page.Data[0].Output; !reflect.DeepEqual(got, want) {
+		t.Errorf("got the output %v, want %v", got, want)
+	}
 }
 
 func TestInputItemsAfterAnApprovalAreTheApproval(t *testing.T) {

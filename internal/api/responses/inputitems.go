@@ -24,7 +24,11 @@ func (s StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 	for _, message := range s.Messages() {
 		switch message.Role {
 		case "tool":
-			add("fco", InputItem{Type: "function_call_output", CallID: message.CallID, Output: &message.Content})
+			var output any = message.Content
+			if len(message.Media) > 0 {
+				output = inputParts(message)
+			}
+			add("fco", InputItem{Type: "function_call_output", CallID: message.CallID, Output: output})
 		case "assistant":
 			if message.Content != "" {
 				add("msg", InputItem{Type: "message", Role: message.Role, Content: []any{outputText(message.Content)}})
@@ -62,7 +66,8 @@ func approvalItems(id string, span Span, events []event.Event) (out []InputItem)
 	return out
 }
 
-// inputParts returns the text, images and files of a user's message as the parts of an input item.
+// inputParts returns the text, images and files of a user's message, or of a function's output, as the parts of an input
+// item.
 func inputParts(message agent.Message) []any {
 	type text struct {
 		Type string `json:"type"`
@@ -103,7 +108,7 @@ type InputItem struct {
 	CallID     string  `json:"call_id,omitempty"`
 	Name       string  `json:"name,omitempty"`
 	Arguments  *string `json:"arguments,omitempty"`
-	Output     *string `json:"output,omitempty"`
+	Output     any     `json:"output,omitempty"` // a text or a list of parts
 	ApprovalID string  `json:"approval_request_id,omitempty"`
 	Approve    *bool   `json:"approve,omitempty"`
 	Reason     *string `json:"reason,omitempty"`
