@@ -203,7 +203,7 @@ func TestRunsAreReadInEveryFormat(t *testing.T) {
 			decodeResponse[struct{}](t, s.do(t, "POST", "/v1/responses/"+strings.Replace(run, "run_", "resp_", 1)+"/cancel", ""), 200)
 			<-over
 			checkReadings(t, s.readInAllFormats(t, run, ""), formatReadings{
-				"cancelled", "cancelled", "cancelled message:completed(Wait)", "response.incomplete", "204", "abort",
+				"cancelled", "cancelled", "cancelled message:incomplete(Wait)", "response.incomplete", "204", "abort",
 			})
 		})
 		t.Run(f.name+", failed", func(t *testing.T) {

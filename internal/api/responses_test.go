@@ -367,8 +367,8 @@ func TestBackgroundResponseIsStreamedAndCancelled(t *testing.T) {
 		t.Errorf("now: %s, want message:in_progress(Wait)", now.outputShape())
 	}
 	r = decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
-	if r.Status != "cancelled" || r.outputShape() != "message:completed(Wait)" {
-		t.Errorf("status %s %s, want cancelled and message:completed(Wait)", r.Status, r.outputShape())
+	if r.Status != "cancelled" || r.outputShape() != "message:incomplete(Wait)" {
+		t.Errorf("status %s %s, want cancelled and message:incomplete(Wait)", r.Status, r.outputShape())
 	}
 	rest, err := io.ReadAll(stream.Body)
 	if err != nil || !strings.Contains(string(rest), "event: response.incomplete\n") || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {

@@ -162,6 +162,9 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	case event.StepStart:
 		enc.stepIndex = len(enc.resp.Output)
 	case event.StepEnd:
+		if b.FinishReason == "cancelled" || b.FinishReason == "error" {
+			enc.markIncomplete() // the run ended while the model wrote
+		}
 		if b.Usage != nil {
 			enc.usage = enc.usage.Plus(*b.Usage)
 		}
