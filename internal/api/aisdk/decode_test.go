@@ -43,6 +43,8 @@ func TestDecode(t *testing.T) {
 			`{"message":"msg_1","history":["user: Where am I?","assistant: Let me look. c1=locate({\"exact\":true})","tool c1: {\"city\":\"Rome\"}"]}`},
 		"a client tool's failure": {chatBody(user, assistantMessage(`{"type":"tool-locate","toolCallId":"c1","state":"output-error","input":{},"errorText":"denied"}`)),
 			`{"message":"msg_1","history":["user: Where am I?","assistant:  c1=locate({})","tool c1: Error: denied"]}`},
+		"a client tool's arguments that are not a JSON object": {chatBody(user, assistantMessage(`{"type":"tool-locate","toolCallId":"c1","state":"output-error","rawInput":"{\"ex","errorText":"bad"}`)),
+			`{"message":"msg_1","history":["user: Where am I?","assistant:  c1=locate({\"ex)","tool c1: Error: bad"]}`},
 		"answers": {chatBody(user, assistantMessage(asked+","+old+","+form)),
 			`{"message":"msg_1","history":["user: Where am I?"],"answers":["int_1 false no","int_2 accept {\"people\":2}"]}`},
 		"an answer to an earlier message": {`{"id":"c","messageId":"msg_1","messages":[` + assistantMessage(asked) + "," + user + `]}`,

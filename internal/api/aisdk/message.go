@@ -30,6 +30,7 @@ type part struct {
 	ToolName         string          `json:"toolName"` // of a dynamic tool; any other tool has its name in the type
 	State            string          `json:"state"`
 	Input            json.RawMessage `json:"input"`
+	RawInput         json.RawMessage `json:"rawInput"` // instead of Input, if the arguments are not a JSON object
 	Output           json.RawMessage `json:"output"`
 	ErrorText        string          `json:"errorText"`
 	ProviderExecuted bool            `json:"providerExecuted"`
@@ -58,6 +59,15 @@ func (p part) hasClientResult() bool {
 	isClientTool := name != "" && name != ElicitationTool && !p.ProviderExecuted
 	hasEnded := p.State == "output-available" || p.State == "output-error"
 	return isClientTool && hasEnded
+}
+
+// arguments returns the arguments of a call as the model wrote them.
+func (p part) arguments() string {
+	var text string
+	if p.Input == nil && json.Unmarshal(p.RawInput, &text) == nil {
+		return text
+	}
+	return string(p.Input)
 }
 
 // resultText returns the result of a client tool's call as text for the model: a string's value, or other values as
@@ -143,7 +153,7 @@ func (q *Request) readSteps(field string, parts []part) error {
 			if err := p.checkCall(fmt.Sprintf("%s.parts[%d]", field, i)); err != nil {
 				return err
 			}
-			call := agent.ClientCall{Index: len(step.Calls), ID: p.ToolCallID, Name: p.calledTool(), Arguments: string(p.Input)}
+			call := agent.ClientCall{Index: len(step.Calls), ID: p.ToolCallID, Name: p.calledTool(), Arguments: p.arguments()}
 			step.Calls = append(step.Calls, call)
 			results = append(results, agent.Message{Role: "tool", CallID: p.ToolCallID, Content: p.resultText()})
 		}
