@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 	"unsafe"
 
 	"answerd/internal/llm/llmtest"
@@ -116,5 +117,27 @@ func TestAskWithoutColorsWritesNoControlCharacters(t *testing.T) {
 		if err := p.Wait(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A terminal wraps a status line that is too long, and erasing the line then leaves its first row. With the spinner that
+// happened ten times a second.
+func TestAskKeepsItsStatusLineOnOneRow(t *testing.T) {
+	t.Parallel()
+	url := startDemo(t)
+	person, program := openTerminal(t, 8)
+	p := newAskCommand(t.Context(), nil, "ask", "-url", url, demoQuestion)
+	p.Stderr = program
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	shown := readUntil(t, person, "✓")
+	for _, status := range strings.Split(shown, "\r\x1b[K")[1:] {
+		if n := utf8.RuneCountInString(status); strings.Contains(status, " th") && n >= 8 {
+			t.Errorf("got the status line %q of %d columns, want fewer than 8", status, n)
+		}
+	}
+	if err := p.Wait(); err != nil || !strings.Contains(shown, " th") {
+		t.Errorf("got %v and %q, want an answer after a status line", err, shown)
 	}
 }

@@ -3,11 +3,15 @@ package terminal
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
 	"unicode"
 	"unicode/utf16"
+	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
 // Styles of a terminal (ECMA-48, Select Graphic Rendition).
@@ -86,7 +90,27 @@ func (l *statusLine) drawLocked() {
 		return
 	}
 	spinner := []rune(spinnerFrames)
-	fmt.Fprintf(l.w, "%s%c %s", eraseLine, spinner[l.frame%len(spinner)], l.text)
+	line := fmt.Sprintf("%c %s", spinner[l.frame%len(spinner)], l.text)
+	if file, ok := l.w.(*os.File); ok {
+		if columns, _, err := term.GetSize(int(file.Fd())); err == nil {
+			line = cutColumns(line, columns)
+		}
+	}
+	io.WriteString(l.w, eraseLine+line)
+}
+
+// cutColumns returns the beginning of line that fits into fewer than columns columns. The terminal would wrap a longer
+// line, and eraseLine erases only the last row. It returns the whole line if columns is 0, for an unknown width.
+func cutColumns(line string, columns int) string {
+	if columns == 0 {
+		return line
+	}
+	for i, r := range line {
+		if visibleWidth(line[:i+utf8.RuneLen(r)]) >= columns {
+			return line[:i]
+		}
+	}
+	return line
 }
 
 // println prints a line above the status line. While the status line is shown, all output to the terminal must use
