@@ -269,7 +269,7 @@ func TestChildAsksTheOwnerOfTheParent(t *testing.T) {
 	}
 }
 
-// The owner may answer the child itself; the parent's question is then withdrawn.
+// The owner may answer the child itself, and readers of the parent see the same answer.
 func TestAnswerToTheChildCountsInTheParent(t *testing.T) {
 	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
 		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")),
@@ -277,11 +277,11 @@ func TestAnswerToTheChildCountsInTheParent(t *testing.T) {
 	}), withAgents(t, fiveAgents), approveTools("add"))
 	run := h.StartRun(t, agent.Request{Interactive: true})
 	i := waitUntilSuspended(t, h, run.ID, 1)[0]
-	yes := true
-	answerInterrupt(t, h, i.ChildRunID, agent.Input{ID: i.ID, Approved: &yes})
+	answerInterrupt(t, h, i.ChildRunID, agent.Input{ID: i.ID, Approved: new(true)})
 	events := h.Events(t, run.ID)
-	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "Done." || h.Tools.CallCounts()["add"] != 1 {
-		t.Errorf("got %q and %d calls, want Done. and one", end.Answer, h.Tools.CallCounts()["add"])
+	end, resolved := agenttest.TerminalEvent[event.FinalAnswer](t, events), agenttest.EventsOf[event.ApprovalResolved](events)
+	if end.Answer != "Done." || h.Tools.CallCounts()["add"] != 1 || len(resolved) != 1 || !resolved[0].Approved || resolved[0].Reason != "" {
+		t.Errorf("got %q, %d calls and %+v, want Done., one call and the approval", end.Answer, h.Tools.CallCounts()["add"], resolved)
 	}
 }
 

@@ -81,7 +81,7 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, r
 		return
 	}
 
-	a.wakeParent(r, r.ID) // after the event, since the parent reads its child's end from the log
+	a.wakeParent(r, r.ID, closedInput) // after the event, since the parent reads its child's end from the log
 	r.inbox.stopListening()
 	a.recordRunEnd(span, l, end)
 	span.End()

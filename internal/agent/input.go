@@ -326,15 +326,16 @@ func (b *inbox) deliverInput(in event.Input) {
 
 // wakeParent stores an input in the child's parent, so that a parked parent continues. It does nothing if child is not
 // a child run. id is the id of a question that was resolved in the child, and that the parent asks under the same id,
-// or at the child's end the child's own id. If the question is still open in the parent, the input closes it there; an
-// answer that the parent already has stays. Errors are only logged.
-func (a *Agent) wakeParent(child *run, id string) {
+// or at the child's end the child's own id. If the question is still open in the parent, input resolves it there: with
+// the answer that the child got, or without one (closedInput). An answer that the parent already has stays. Errors are
+// only logged.
+func (a *Agent) wakeParent(child *run, id string, input []byte) {
 	if child.req.parent.Run == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(child.ctx), wakeTimeout)
 	defer cancel()
-	if err := a.Log.AddInput(ctx, child.req.parent.Run, id, closedInput); err != nil && !isTooLate(err) {
+	if err := a.Log.AddInput(ctx, child.req.parent.Run, id, input); err != nil && !isTooLate(err) {
 		a.Logger.WarnContext(ctx, "a run could not be told of its child; it continues when its question expires",
 			"run_id", child.req.parent.Run, "child_run_id", child.ID, "error", err)
 	}

@@ -411,7 +411,8 @@ func (l *loop) withdrawQuestions(ctx context.Context, replayedCall *replay.Call,
 		if err := l.run.suspension.withdrawRestored(ctx, question); err != nil {
 			return err
 		}
-		l.agent.wakeParent(l.run, question.ID) // the parent may ask the same question, and would wait until it expires
+		// The parent may ask the same question, and would wait until it expires.
+		l.agent.wakeParent(l.run, question.ID, closedInput)
 	}
 	return nil
 }

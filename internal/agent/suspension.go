@@ -222,7 +222,7 @@ func (s *suspension) appendAndResume(ctx context.Context, body event.Body) error
 }
 
 // resolveInterrupt appends a question's resolution and lets the run continue. It does so even if ctx has ended, because
-// every question must be closed. In a child run it also closes the same question in the parent. If the log refuses the
+// every question must be closed. In a child run it also resolves the same question in the parent. If the log refuses the
 // event, the question stays open and the error is returned: the run may have just been parked, and must get the answer
 // when it continues.
 func (s *suspension) resolveInterrupt(ctx context.Context, question *interrupt, res resolution) error {
@@ -232,7 +232,11 @@ func (s *suspension) resolveInterrupt(ctx context.Context, question *interrupt, 
 	if err := s.appendResolution(ctx, question, res); err != nil {
 		return err
 	}
-	s.run.agent.wakeParent(s.run, question.ID)
+	input := closedInput
+	if res.unanswered == nil {
+		input = encodeInput(res.Input, res.by)
+	}
+	s.run.agent.wakeParent(s.run, question.ID, input)
 	return nil
 }
 
