@@ -118,7 +118,9 @@ func (f formField) prompt(name string, required bool) string {
 // If the field has none, askField returns nil for an optional field and asks again for a required one.
 func (s *Session) askField(ctx context.Context, name string, field formField, required bool) (any, error) {
 	for {
-		reply, err := s.readAnswer(ctx, PlainText("  "+field.prompt(name, required)+": "))
+		// A line feed would leave the cursor in its column, because the terminal is in raw mode during the read.
+		prompt := strings.ReplaceAll(field.prompt(name, required), "\n", " ")
+		reply, err := s.readAnswer(ctx, PlainText("  "+prompt+": "))
 		if err != nil {
 			return nil, err
 		}

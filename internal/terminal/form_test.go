@@ -57,6 +57,7 @@ func TestFormSendsWhatThePersonTypes(t *testing.T) {
 		{`{"type":"number"}`, []string{"nan", "inf", ".5"}, `0.5`, "not a value"},
 		{`{"type":"number"}`, []string{"0.10"}, `0.10`, "(number)"},
 		{`{"type":"string","default":"a b"}`, []string{""}, `"a b"`, "[a b]"},
+		{`{"type":"string","description":"Two\nlines"}`, []string{"x"}, `"x"`, "v, Two lines: "},
 		{`{"type":"boolean","default":false}`, []string{""}, `false`, "[false]"},
 		{`{"type":["string","null"]}`, []string{"x"}, `"x"`, "v: "},
 		{`{"type":"integer","enum":[1,2]}`, []string{"3", "2"}, `2`, "(1, 2)"},
