@@ -10,6 +10,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/definition"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
@@ -290,5 +291,26 @@ func TestParentWaitsForALogThatDoesNotAnswer(t *testing.T) {
 				t.Errorf("got %d runs, %v, want the parent and one child", len(page.Runs), err)
 			}
 		})
+	}
+}
+
+// The agents may be replaced while a child waits for an answer. Its call continues with the child, although the
+// parent's agent could not ask the child's agent any more.
+func TestChildContinuesAfterItsAgentIsRemoved(t *testing.T) {
+	t.Parallel()
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")),
+		"b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("It is 3.")),
+	}), withAgents(t, fiveAgents, func(o *agent.Options) { o.Durable = true }), approveTools("add"))
+	run := h.StartRun(t, agent.Request{Interactive: true, Background: true})
+	i := waitUntilSuspended(t, h, run.ID, 1)[0]
+	if err := h.ReplaceAgents([]definition.Agent{{ID: "a", Prompt: "You are a."}}); err != nil {
+		t.Fatal(err)
+	}
+	answerInterrupt(t, h, run.ID, agent.Input{ID: i.ID, Approved: new(true)})
+	events := h.Events(t, run.ID)
+	results := agenttest.EventsOf[event.ToolResult](events)
+	if len(results) != 1 || string(results[0].Payload) != `"It is 3."` || results[0].ChildRunID != i.ChildRunID {
+		t.Errorf("got %s with results %+v, want the answer of the child %s", agenttest.TypesOf(events), results, i.ChildRunID)
 	}
 }

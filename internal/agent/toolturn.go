@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"answerd/internal/agent/definition"
 	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/toolsearch"
 	"answerd/internal/event"
@@ -155,7 +156,8 @@ func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
 	return exec
 }
 
-// setBuiltin completes exec if the called tool is one of the agent's own: the tool search, or one of l.askTools.
+// setBuiltin completes exec if the called tool is one of the agent's own: the tool search, one of l.askTools, or the tool
+// with which an earlier process started a child run.
 func (l *loop) setBuiltin(exec *toolExecution) {
 	if l.isSearch(exec.call) {
 		exec.tool = l.search.Tool
@@ -169,6 +171,12 @@ func (l *loop) setBuiltin(exec *toolExecution) {
 			exec.askedAgent = t.agent
 			exec.builtin = l.askAgent
 		}
+	}
+	if exec.replayed.HasChild() && !exec.toolExists { // the agents were replaced after the child began
+		exec.tool = catalog.Tool{Name: exec.Tool}
+		exec.toolExists = true
+		exec.askedAgent = strings.TrimPrefix(exec.Tool, definition.AskPrefix)
+		exec.builtin = l.askAgent
 	}
 }
 
