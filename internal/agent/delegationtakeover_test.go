@@ -14,6 +14,7 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp/config"
 )
 
 // losableLog is a log whose process can lose the job of a run to another one.
@@ -312,5 +313,23 @@ func TestChildContinuesAfterItsAgentIsRemoved(t *testing.T) {
 	results := agenttest.EventsOf[event.ToolResult](events)
 	if len(results) != 1 || string(results[0].Payload) != `"It is 3."` || results[0].ChildRunID != i.ChildRunID {
 		t.Errorf("got %s with results %+v, want the answer of the child %s", agenttest.TypesOf(events), results, i.ChildRunID)
+	}
+}
+
+// A process dies while a call waits for its approval, and the call's server is down when the next one begins. The model
+// is not informed that the tool does not exist.
+func TestCallWhoseServerIsDownAfterATakeoverIsUnavailable(t *testing.T) {
+	t.Parallel()
+	origin := familyRecordingLog{&recordingLog{Log: memory.New(memory.Options{})}}
+	newFixture := func(log event.Log, configure ...func(*config.Server)) *agenttest.Fixture {
+		return agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), func(o *agent.Options) { o.Log, o.Durable = log, true }, configure...)
+	}
+	first := newFixture(origin, approveTools("add"))
+	run := first.StartRun(t, agent.Request{Interactive: true, Background: true})
+	waitUntilSuspended(t, first, run.ID, 1)
+	h := newFixture(replayOperations(t, origin.recordedOperations()), func(s *config.Server) { s.URL = "http://127.0.0.1:1/" })
+	failed := agenttest.EventsOf[event.ToolError](h.Events(t, run.ID))
+	if len(failed) != 1 || failed[0].Kind != "unavailable" || !strings.Contains(failed[0].Payload, "default") {
+		t.Errorf("got %+v, want one call, which is unavailable because of its server", failed)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -137,6 +138,10 @@ func (a *Agent) resolveTool(_ context.Context, exec *toolExecution) error {
 		if exists && !isAllowed {
 			exec.tool = tool // for the audit line; the model is not given the server's name
 			return exec.denyByRules()
+		}
+		// After a takeover, the server may be down, so that its tools are not known to this process.
+		if exec.loop != nil && slices.Contains(exec.loop.metadata.UnavailableServers, exec.Server) {
+			return exec.failure(mcp.Unavailable, "MCP server "+exec.Server+": it is unavailable; do without it")
 		}
 		return exec.failure(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", exec.Tool))
 	}
