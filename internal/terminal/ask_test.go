@@ -130,3 +130,27 @@ func TestChatReportsAQuestionThatIsTooLong(t *testing.T) {
 		}
 	}
 }
+
+// The service may count the broken stream as open for some time, and then refuses another one of the same caller.
+func TestAskResumesWhenTheServiceIsNoLongerBusy(t *testing.T) {
+	resumed := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodPost:
+			fmt.Fprint(w, "id: run_1:1\nevent: start\ndata: {\"type\":\"start\",\"run_id\":\"run_1\"}\n\n")
+		case resumed == 0:
+			resumed++
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprint(w, `{"status":429,"code":"rate_limited","detail":"This caller has too many open requests."}`)
+		default:
+			fmt.Fprint(w, "id: run_1:2\nevent: final_answer\ndata: {\"type\":\"final_answer\",\"answer\":\"\"}\n\n")
+		}
+	}))
+	defer server.Close()
+	s := New(Options{URL: server.URL, In: strings.NewReader(""), Out: &strings.Builder{}, Err: &strings.Builder{}})
+	defer s.Close()
+	if err := s.Ask(t.Context(), "?"); err != nil || resumed != 1 {
+		t.Errorf("got %v after %d refusals, want the answer after one", err, resumed)
+	}
+}

@@ -80,9 +80,9 @@ func (s *Session) followRun(ctx context.Context, view *runView) (event.FinalAnsw
 	}
 }
 
-// resume opens a stream of the run's events after view.lastID. While answerd cannot be reached or answers with a status
-// of 500 or more, it tries again with growing pauses, until ctx ends or resumeTimeout has passed. It returns the last
-// error. A lower status, such as 410 for events that the log no longer has, is returned at once.
+// resume opens a stream of the run's events after view.lastID. While answerd cannot be reached, is too busy or answers
+// with a status of 500 or more, it tries again with growing pauses, until ctx ends or resumeTimeout has passed. It
+// returns the last error. Any other status, such as 410 for events that the log no longer has, is returned at once.
 func (s *Session) resume(ctx context.Context, view *runView) (*client.Stream, error) {
 	deadline := time.Now().Add(resumeTimeout)
 	for pause := resumePause; ; pause = min(2*pause, maxResumePause) {
@@ -91,7 +91,7 @@ func (s *Session) resume(ctx context.Context, view *runView) (*client.Stream, er
 			return stream, nil
 		}
 		p, isProblem := errors.AsType[*client.Problem](err)
-		isPermanent := isProblem && p.Status < http.StatusInternalServerError
+		isPermanent := isProblem && p.Status < http.StatusInternalServerError && !p.IsBusy()
 		isTimeUp := time.Now().Add(pause).After(deadline)
 		if isPermanent || isTimeUp || ctx.Err() != nil {
 			return nil, err
