@@ -474,7 +474,7 @@ func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
 	if !isObject {
 		return newContentError("/args", "must be an object")
 	}
-	args, err := a.Tools.CheckArgs(asked.Tool, in.Args)
+	args, err := a.Tools.CheckArgs(a.Tools.NameOf(asked.Server, asked.Tool), in.Args)
 	if wrong, ok := errors.AsType[*mcp.CallError](err); ok {
 		return contentErrorAt("/args", wrong.Fields)
 	}

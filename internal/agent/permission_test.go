@@ -1,12 +1,19 @@
 package agent_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
@@ -15,6 +22,8 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
 )
 
 // newRules returns the rules of a file, which can be replaced later.
@@ -194,5 +203,54 @@ func TestHookIsNotCalledForForbiddenTools(t *testing.T) {
 	}
 	if n := len(service.Questions()); n != 0 {
 		t.Errorf("the hook was asked %d times, want 0", n)
+	}
+}
+
+// An earlier server of mcp.json comes up while a call of a later one waits, and takes the tool's name. The arguments that
+// a person enters are still checked by the schema of the tool that they approve.
+func TestChangedArgumentsFitTheToolThatWasShown(t *testing.T) {
+	var isUp atomic.Bool
+	called := make(chan string, 1)
+	serve := func(name, schema string, available func() bool) config.Server {
+		server := sdk.NewServer(&sdk.Implementation{Name: name, Version: "1"}, nil)
+		server.AddTool(&sdk.Tool{Name: "send", InputSchema: json.RawMessage(schema)}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			called <- name + " " + string(r.Params.Arguments)
+			return &sdk.CallToolResult{}, nil
+		})
+		handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true})
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !available() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			handler.ServeHTTP(w, r)
+		}))
+		t.Cleanup(web.Close)
+		c, err := config.SingleServer(web.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Name, c.Approval = name, config.ApproveAlways
+		return c
+	}
+	tools, err := mcp.New([]config.Server{
+		serve("first", `{"type":"object","required":["x"]}`, isUp.Load),
+		serve("second", `{"type":"object","required":["a"]}`, func() bool { return true }),
+	}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tools.Close() })
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "send", Args: `{"a":1}`}), llmtest.Says("Done.")),
+		func(o *agent.Options) { o.Tools = tools })
+	run := h.StartRun(t, agent.Request{Interactive: true}).ID
+	i := waitUntilSuspended(t, h, run, 1)[0]
+	isUp.Store(true)
+	if err := h.Refresh(t.Context(), auth.Identity{}, "first"); err != nil {
+		t.Fatal(err)
+	}
+	answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"a":2}`)})
+	if got, want := <-called, `second {"a":2}`; got != want {
+		t.Errorf("got the call %s, want %s", got, want)
 	}
 }
