@@ -206,12 +206,14 @@ func TestHookIsNotCalledForForbiddenTools(t *testing.T) {
 	}
 }
 
-// An earlier server of mcp.json comes up while a call of a later one waits, and takes the tool's name. The arguments that
-// a person enters are still checked by the schema of the tool that they approve.
-func TestChangedArgumentsFitTheToolThatWasShown(t *testing.T) {
+// newNamesakes returns a fixture whose model calls the tool send of the server second. A server first, before it in
+// mcp.json, has a tool of that name too, and is down until useFirst is called. called gets each call's server and
+// arguments.
+func newNamesakes(t *testing.T, set func(*agent.Options)) (h *agenttest.Fixture, useFirst func(), called chan string) {
+	t.Helper()
 	var isUp atomic.Bool
-	called := make(chan string, 1)
-	serve := func(name, schema string, available func() bool) config.Server {
+	called = make(chan string, 1)
+	serve := func(name, schema string) config.Server {
 		server := sdk.NewServer(&sdk.Implementation{Name: name, Version: "1"}, nil)
 		server.AddTool(&sdk.Tool{Name: "send", InputSchema: json.RawMessage(schema)}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			called <- name + " " + string(r.Params.Arguments)
@@ -219,7 +221,7 @@ func TestChangedArgumentsFitTheToolThatWasShown(t *testing.T) {
 		})
 		handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true})
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !available() {
+			if name == "first" && !isUp.Load() {
 				w.WriteHeader(http.StatusServiceUnavailable)
 				return
 			}
@@ -233,24 +235,53 @@ func TestChangedArgumentsFitTheToolThatWasShown(t *testing.T) {
 		c.Name, c.Approval = name, config.ApproveAlways
 		return c
 	}
-	tools, err := mcp.New([]config.Server{
-		serve("first", `{"type":"object","required":["x"]}`, isUp.Load),
-		serve("second", `{"type":"object","required":["a"]}`, func() bool { return true }),
-	}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
+	servers := []config.Server{serve("first", `{"type":"object","required":["x"]}`), serve("second", `{"type":"object","required":["a"]}`)}
+	tools, err := mcp.New(servers, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { tools.Close() })
-	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "send", Args: `{"a":1}`}), llmtest.Says("Done.")),
-		func(o *agent.Options) { o.Tools = tools })
+	h = agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "send", Args: `{"a":1}`}), llmtest.Says("Done.")),
+		func(o *agent.Options) { o.Tools = tools; set(o) })
+	useFirst = func() {
+		t.Helper()
+		isUp.Store(true)
+		if err := h.Refresh(t.Context(), auth.Identity{}, "first"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h, useFirst, called
+}
+
+// An earlier server of mcp.json comes up while a call of a later one waits, and takes the tool's name. The arguments that
+// a person enters are still checked by the schema of the tool that they approve.
+func TestChangedArgumentsFitTheToolThatWasShown(t *testing.T) {
+	h, useFirst, called := newNamesakes(t, func(*agent.Options) {})
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := waitUntilSuspended(t, h, run, 1)[0]
-	isUp.Store(true)
-	if err := h.Refresh(t.Context(), auth.Identity{}, "first"); err != nil {
-		t.Fatal(err)
-	}
+	useFirst()
 	answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"a":2}`)})
 	if got, want := <-called, `second {"a":2}`; got != want {
 		t.Errorf("got the call %s, want %s", got, want)
+	}
+}
+
+// A parked run is continued by a process that knows the tool by another name, or another tool by its name.
+func TestParkedCallKeepsItsToolWhenTheNameIsTaken(t *testing.T) {
+	for name, request := range map[string]agent.Request{"all servers": {}, "one server": {Servers: []string{"second"}}} {
+		h, useFirst, called := newNamesakes(t, func(o *agent.Options) { o.Durable = true })
+		request.Interactive, request.Background = true, true
+		run := h.StartRun(t, request).ID
+		i := waitUntilSuspended(t, h, run, 1)[0]
+		useFirst()
+		answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
+		events := h.Events(t, run)
+		if failed := agenttest.EventsOf[event.ToolError](events); len(failed) > 0 {
+			t.Errorf("%s: got %+v, want the call made", name, failed)
+			continue
+		}
+		if got, want := <-called, `second {"a":1}`; got != want {
+			t.Errorf("%s: got the call %s, want %s", name, got, want)
+		}
 	}
 }

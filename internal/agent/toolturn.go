@@ -139,6 +139,10 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 // was sent.
 func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
 	tool, exists := l.catalog.ByName[c.Tool]
+	if !exists || tool.Server != c.Server {
+		// After a takeover, the tool may have another name here, and its name may be another tool's.
+		tool, exists = l.catalog.ByName[l.agent.Tools.NameOf(c.Server, c.Tool)]
+	}
 	exec := toolExecution{
 		call: c, tool: tool, toolExists: exists, refusal: refusal, contextParams: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
 		notifications: &notificationSink{run: l.run, call: c.Call}, loop: l, index: index, replayed: l.replayed.Call(c.CallID),
