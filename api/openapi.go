@@ -1,6 +1,5 @@
 // Package api embeds the contracts of the service, so that answerd can serve them and validate against them:
-// openapi.yaml is the native API, each file in openapi is another API format or a JSON Schema, and eval.schema.json
-// describes the suites that answerd eval reads.
+// openapi.yaml is the native API, and each file in openapi is another API format or a JSON Schema.
 package api
 
 import "embed"
@@ -13,5 +12,5 @@ var OpenAPI embed.FS
 
 // EvalSchema is the JSON Schema of a suite for answerd eval.
 //
-//go:embed eval.schema.json
+//go:embed openapi/eval.schema.json
 var EvalSchema []byte

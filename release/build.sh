@@ -26,7 +26,7 @@ for platform in "$@"; do
 	CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -tags grpcnotrace -trimpath -buildvcs=false \
 		-ldflags "-s -w -X main.version=$version -X main.commit=$commit" -o "$dir/$name" ./cmd/server
 	cp LICENSE README.md CHANGELOG.md "$work/THIRD_PARTY_NOTICES" "$dir/"
-	git archive HEAD docs api/openapi.yaml api/openapi api/eval.schema.json | tar -x -C "$dir" # the README, errors and log lines name them
+	git archive HEAD docs api/openapi.yaml api/openapi | tar -x -C "$dir" # the README, errors and log lines name them
 	archive=$out/$(basename "$dir").tar.gz
 	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$time" -C "$work" -c "$(basename "$dir")" | gzip -n >"$archive"
 	echo "$archive"

@@ -444,7 +444,7 @@ func TestServiceAnswersAsDocumented(t *testing.T) {
 		{route: "POST /v1/responses/{response_id}/cancel", path: "/v1/responses/resp_none/cancel", status: 404},
 		{route: "GET /healthz", status: 200},
 		{route: "GET /readyz", status: 200},
-		{route: "GET /openapi.yaml", status: 200},
+		{route: "GET /openapi.yaml", status: 200}, {route: "GET /openapi/{file}", path: "/openapi/eval.schema.json", status: 200},
 	} {
 		method, path, _ := strings.Cut(c.route, " ")
 		if c.path != "" {
