@@ -85,7 +85,7 @@ type config struct {
 	MCPPinsPath string `env:"MCP_PINS_PATH"`
 	// Longest silence of an MCP server during a call. A call may take ten times as long in total.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"60s"`
-	// Tool calls in flight per MCP server. Unset: each server's limit starts at 10 and adapts between 10 and 256, as far as its latency does not rise; timeouts and the statuses 429 and 503 halve it.
+	// Tool calls in flight per MCP server. Unset: each server's limit starts at 10 and adapts between 10 and 256, as far as its latency does not rise; timeouts and the statuses 429, 503 and 504 halve it.
 	MaxConcurrentCalls *int `env:"MAX_CONCURRENT_CALLS"`
 
 	// Agent and budgets:
