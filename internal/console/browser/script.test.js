@@ -107,14 +107,14 @@ describe("the console and scripted answers", { skip: missing }, () => {
   });
 
   it("shows the Markdown that models write", async () => {
-    const text = "# Title\nOne **bold** and *soft* `co*de*` snake_case_name 2 * 3 * 4\nnext line\n\n1. first\n   - inner\n   - **two**\n2. second\n\n```go\nfunc main() {}\n\n// <b>\n```\nafter \\*plain\\* **open";
+    const text = "# Title\nOne **bold** and *soft* ***both*** **bold *and soft*** `co*de*` snake_case_name 2 * 3 * 4\nnext line\n\n1. first\n   - inner\n   - **two**\n2. second\n\n```go\nfunc main() {}\n\n// <b>\n```\nafter \\*plain\\* **open";
     await script(page, says(text));
     await ask(page, "?");
     await answered(page);
     const html = await page.locator(".text").innerHTML();
     assert.equal(html, [
       "<h3>Title</h3>",
-      "<p>One <strong>bold</strong> and <em>soft</em> <code>co*de*</code> snake_case_name 2 * 3 * 4\nnext line</p>",
+      "<p>One <strong>bold</strong> and <em>soft</em> <strong><em>both</em></strong> <strong>bold <em>and soft</em></strong> <code>co*de*</code> snake_case_name 2 * 3 * 4\nnext line</p>",
       "<ol><li>first<ul><li>inner</li><li><strong>two</strong></li></ul></li><li>second</li></ol>",
       '<div class="code"><div class="code-head"><span>go</span><button type="button" class="link copy"><span>Copy</span><span class="unseen"> the code</span></button></div>' +
         '<pre tabindex="0" role="group" aria-label="Code, go"><code>func main() {}\n\n// &lt;b&gt;</code></pre></div>',

@@ -89,8 +89,8 @@ function strong(text, at, depth) {
   for (let i = rest.indexOf(mark, 1); i > 0; i = rest.indexOf(mark, i + 1)) {
     const after = rest[i + mark.length] ?? "";
     const closes = !/\s/.test(rest[i - 1]) && !(mark[0] === "_" && /\w/.test(after));
-    // A single mark is not half of a double one.
-    if (!closes || (mark.length === 1 && (after === mark || rest[i - 1] === mark))) continue;
+    // The end of a run of marks closes, so that ***both*** is bold around emphasis. A single mark is not half of a double one.
+    if (!closes || after === mark[0] || (mark.length === 1 && rest[i - 1] === mark)) continue;
     const tag = mark.length === 2 ? "strong" : "em";
     return { node: element(tag, {}, ...inline(rest.slice(0, i), depth + 1)), end: from + i + mark.length };
   }
