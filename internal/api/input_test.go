@@ -146,8 +146,9 @@ func TestInputRaisesTheBudgetOfTheOwnersRun(t *testing.T) {
 	}
 	id := `{"id":"` + i.ID + `",`
 	wantProblem(t, s.do(t, "POST", run+"/input", id+`"action":"accept"}`), 400, "invalid_request")
-	if p := wantProblem(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"max":1}}`), 422, "unprocessable"); len(p.Errors) != 1 || p.Errors[0].Pointer != "/args/max" {
-		t.Errorf("problem %+v, want 1 Errors with Pointer /args/max", p)
+	p := wantProblem(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"max":1}}`), 422, "unprocessable")
+	if want := "The answer does not fit what was asked for."; len(p.Errors) != 1 || p.Errors[0].Pointer != "/args/max" || p.Detail != want {
+		t.Errorf("problem %+v, want 1 Errors with Pointer /args/max, Detail %q", p, want)
 	}
 	stream := s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"max":2}}`, "Accept", "text/event-stream")
 	if got := eventNames(readFrames(t, stream, "final_answer")); !strings.HasPrefix(got, "budget_resolved step_start") {

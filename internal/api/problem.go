@@ -211,7 +211,7 @@ func invalidRequestProblem(err error) *problem {
 		return fieldProblem(invalid.Pointer, invalid.Detail)
 	}
 	if content, ok := errors.AsType[*agent.ContentError](err); ok {
-		p := newProblem("unprocessable", "The content does not match the schema of the question.")
+		p := newProblem("unprocessable", "The answer does not fit what was asked for.")
 		for _, f := range content.Fields {
 			p.Errors = append(p.Errors, native.FieldError{Pointer: f.Pointer, Detail: f.Detail})
 		}
