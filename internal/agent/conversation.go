@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -248,15 +249,24 @@ func (e *promptError) Error() string {
 // Unwrap returns why the prompt is not available, such as mcp.ErrBadPrompt.
 func (e *promptError) Unwrap() error { return e.err }
 
-// insertServerPrompt gets a prompt from its MCP server and inserts it before the question. The error is a *promptError.
+// insertServerPrompt inserts a prompt of an MCP server before the question. The messages of the prompt come from the
+// server or, after a takeover, from notes, because the server may be down or fill in other values. The error is a
+// *promptError, or comes from the log.
 func (l *loop) insertServerPrompt(ctx context.Context, prompt ServerPrompt) error {
 	// Check the rules again: after a takeover, they may have changed since the request was accepted.
 	if !l.agent.Rules.Of(l.run.caller).AllowsServer(prompt.Server) {
 		return &promptError{prompt, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
 	}
-	filled, err := l.agent.Tools.Prompt(ctx, l.run.caller, prompt.Server, prompt.Name, prompt.Arguments)
-	if err != nil {
-		return &promptError{prompt, err}
+	var filled []mcp.PromptMessage
+	if l.replayed == nil || json.Unmarshal(l.replayed.Prompt, &filled) != nil { // nothing is stored
+		var err error
+		if filled, err = l.agent.Tools.Prompt(ctx, l.run.caller, prompt.Server, prompt.Name, prompt.Arguments); err != nil {
+			return &promptError{prompt, err}
+		}
+		data, _ := json.Marshal(filled) // strings always marshal
+		if err := l.run.writeParts(ctx, data, replay.NotePrompt); err != nil {
+			return err
+		}
 	}
 	question := 1 + l.historyLen // the index of the question, after the system prompt and the history
 	for i, m := range filled {

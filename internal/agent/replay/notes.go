@@ -27,6 +27,7 @@ const (
 	NoteModel        = "model"      // the id of the model that answered this step, if it differs from the step before
 	NoteUpstream     = "upstream"   // PART: the endpoint's name for that model, if it differs from the step before
 	NoteInput        = "input"      // KEY PART: what the call's server requires before the call is sent again
+	NotePrompt       = "prompt"     // PART: the messages of the MCP server's prompt that the request names
 	NoteHookReplied  = "told"       // the id of an interrupt about which the interrupt hook has replied
 	NoteHookAddition = "extended"   // PART: what the pre_model_call hook adds to this step's requests
 	NoteAborted      = "aborted"    // PART: the Abort of a hook that ended the run

@@ -35,6 +35,7 @@ type State struct {
 	BudgetQuestion *event.Interrupt
 	Inputs         map[string][]byte // people's answers, by interrupt id
 	HookReplied    map[string]bool   // the interrupts about which the interrupt hook has replied
+	Prompt         []byte            // the messages of the prompt that the request names, as JSON; nil if none are stored
 	// Abort is set if a hook decided to end the run. End is set if the run_end hook was, or was about to be, asked
 	// about that terminal event. In both cases, the process died before it appended the terminal event.
 	Abort     *Abort
@@ -219,8 +220,8 @@ func (s *State) lastStep() *Step {
 type noteReader struct {
 	*State
 	byKey map[string]*Call // the calls read so far, by CallKey
-	// Joiners for the parts of NoteHookAddition, NoteUpstream, NoteAborted and NoteEnd.
-	hookAddition, upstream, abort, end partJoiner
+	// Joiners for the parts of NotePrompt, NoteHookAddition, NoteUpstream, NoteAborted and NoteEnd.
+	prompt, hookAddition, upstream, abort, end partJoiner
 }
 
 // applyNote applies one note, given as its words, to the state. It returns true if at this note a process stopped
@@ -233,6 +234,10 @@ func (n *noteReader) applyNote(words []string) (processChanged bool) {
 	switch kind {
 	case NoteTaken, NoteLeft:
 		return true
+	case NotePrompt:
+		if data, complete := n.prompt.addPart(values); complete {
+			n.Prompt = data
+		}
 	case NoteHookReplied:
 		n.HookReplied[strings.Join(values, " ")] = true
 	case NoteAborted:
