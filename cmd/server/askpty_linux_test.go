@@ -120,8 +120,8 @@ func TestAskWithoutColorsWritesNoControlCharacters(t *testing.T) {
 	}
 }
 
-// A terminal wraps a status line that is too long, and erasing the line then leaves its first row. With the spinner that
-// happened ten times a second.
+// A terminal wraps a status line that is too long, and erasing the line then leaves its first row. With the spinner,
+// that happened ten times a second.
 func TestAskKeepsItsStatusLineOnOneRow(t *testing.T) {
 	t.Parallel()
 	url := startDemo(t)

@@ -253,8 +253,8 @@ func newNamesakes(t *testing.T, set func(*agent.Options)) (h *agenttest.Fixture,
 	return h, useFirst, called
 }
 
-// An earlier server of mcp.json comes up while a call of a later one waits, and takes the tool's name. The arguments that
-// a person enters are still checked by the schema of the tool that they approve.
+// An earlier server of mcp.json comes up while a call of a later one waits, and takes the tool's name. The arguments
+// that a person enters are still checked by the schema of the tool that they approve.
 func TestChangedArgumentsFitTheToolThatWasShown(t *testing.T) {
 	h, useFirst, called := newNamesakes(t, func(*agent.Options) {})
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID

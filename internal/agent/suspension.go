@@ -222,9 +222,9 @@ func (s *suspension) appendAndResume(ctx context.Context, body event.Body) error
 }
 
 // resolveInterrupt appends a question's resolution and lets the run continue. It does so even if ctx has ended, because
-// every question must be closed. In a child run it also resolves the same question in the parent. If the log refuses the
-// event, the question stays open and the error is returned: the run may have just been parked, and must get the answer
-// when it continues.
+// every question must be closed. In a child run it also resolves the same question in the parent. If the log refuses
+// the event, the question stays open and the error is returned: the run may have just been parked, and must get the
+// answer when it continues.
 func (s *suspension) resolveInterrupt(ctx context.Context, question *interrupt, res resolution) error {
 	if err := s.run.awaitOrder(ctx, question.resolvedEvent(res)); err != nil {
 		return err

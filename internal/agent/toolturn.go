@@ -160,8 +160,8 @@ func (l *loop) newExecution(c *call, index int, refusal string) toolExecution {
 	return exec
 }
 
-// setBuiltin completes exec if the called tool is one of the agent's own: the tool search, one of l.askTools, or the tool
-// with which an earlier process started a child run.
+// setBuiltin completes exec if the called tool is one of the agent's own: the tool search, one of l.askTools, or the
+// tool with which an earlier process started a child run.
 func (l *loop) setBuiltin(exec *toolExecution) {
 	if l.isSearch(exec.call) {
 		exec.tool = l.search.Tool
