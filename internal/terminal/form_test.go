@@ -19,7 +19,7 @@ func answerForm(t *testing.T, field string, lines ...string) (sent, shown string
 }
 
 // answerInterrupt asks a question whose run waits for an answer to the interrupt, and returns what the session sent and
-// what it showed. The person types the lines.
+// what it showed. The person types the lines; without lines there is no terminal.
 func answerInterrupt(t *testing.T, interrupt string, lines ...string) (sent, shown string) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -36,7 +36,7 @@ func answerInterrupt(t *testing.T, interrupt string, lines ...string) (sent, sho
 	}))
 	defer server.Close()
 	var errs strings.Builder
-	s := New(Options{URL: server.URL, In: strings.NewReader(strings.Join(lines, "\n") + "\n"), Out: io.Discard, Err: &errs, Interactive: true})
+	s := New(Options{URL: server.URL, In: strings.NewReader(strings.Join(lines, "\n") + "\n"), Out: io.Discard, Err: &errs, Interactive: len(lines) > 0})
 	defer s.Close()
 	if err := s.Ask(t.Context(), "?"); err != nil {
 		t.Errorf("%s: Ask failed: %v", interrupt, err)
@@ -70,6 +70,13 @@ func TestFormSendsWhatThePersonTypes(t *testing.T) {
 		if sent, shown := answerForm(t, c.field, c.lines...); sent != c.sent || !strings.Contains(shown, c.shown) {
 			t.Errorf("%s: got %s sent and %q shown, want %s and %q", c.field, sent, shown, c.sent, c.shown)
 		}
+	}
+}
+
+func TestApprovalWithoutATerminalIsRefused(t *testing.T) {
+	sent, shown := answerInterrupt(t, `{"id":"i","kind":"approval","tool":"send","message":"Allow it?","args":{}}`)
+	if want := "! Allow it? Refused, because there is no terminal; -yes approves\n"; !strings.Contains(shown, want) || !strings.Contains(sent, `"approved":false`) {
+		t.Errorf("got %q shown and %s sent, want %q and a refusal", shown, sent, want)
 	}
 }
 

@@ -92,10 +92,10 @@ func (s *Session) decideInput(ctx context.Context, interrupt event.Interrupt) (m
 	case interrupt.Kind == event.KindElicitation:
 		return s.fillForm(ctx, interrupt)
 	case s.options.ApproveAll:
-		s.printLine("! %s: approved by -yes", interrupt.Message)
+		s.printLine("! %s Approved by -yes", interrupt.Message)
 		return map[string]any{"approved": true}, nil
 	case !s.options.Interactive:
-		s.printLine("! %s: refused, because there is no terminal; -yes approves", interrupt.Message)
+		s.printLine("! %s Refused, because there is no terminal; -yes approves", interrupt.Message)
 		return declineInput(interrupt, "there was no terminal to ask at"), nil
 	}
 	return s.approve(ctx, interrupt)
