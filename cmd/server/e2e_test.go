@@ -115,7 +115,7 @@ func TestAnswerdAnswersWithToolsOverEveryPart(t *testing.T) {
 		t.Errorf("the stream says  %s %s\nthe answer says %s %s, want %s and %s", end.Answer, end.Metadata, whole.Answer, whole.Metadata, whole.Answer, string(whole.Metadata))
 	}
 	checkMessages(t, w.model.Requests())
-	if got := strings.Count(w.lines.String(), `"msg":"tool call"`); got != 4 || !strings.Contains(w.lines.String(), `"subject":"`+demoClient+`"`) {
+	if got := strings.Count(w.lines.String(), `"msg":"tool executed"`); got != 4 || !strings.Contains(w.lines.String(), `"subject":"`+demoClient+`"`) {
 		t.Errorf("the MCP server saw %d calls:\n%s, want got 4, lines containing %s", got, w.lines, `"subject":"`+demoClient+`"`)
 	}
 	for _, secret := range []string{"eyJ", "canary"} {
@@ -170,7 +170,7 @@ func TestHundredQuestionsShareOneTokenAndOneSession(t *testing.T) {
 	if n := strings.Count(w.lines.String(), `"msg":"session opened"`); n != 1 {
 		t.Errorf("%d sessions were made, want 1", n)
 	}
-	if n := strings.Count(w.lines.String(), `"msg":"tool call"`); n != 200 {
+	if n := strings.Count(w.lines.String(), `"msg":"tool executed"`); n != 200 {
 		t.Errorf("%d tool calls, want 200", n)
 	}
 }

@@ -155,7 +155,7 @@ func logCalls(log *slog.Logger, next sdk.MethodHandler) sdk.MethodHandler {
 		res, err := next(ctx, method, call)
 		result, _ := res.(*sdk.CallToolResult)
 		failed := err != nil || result != nil && result.IsError
-		log.Info("tool call", "tool", call.Params.Name, "subject", tokenSubject(call), "failed", failed, "duration", time.Since(began))
+		log.Info("tool executed", "tool", call.Params.Name, "subject", tokenSubject(call), "failed", failed, "duration_ms", time.Since(began).Milliseconds())
 		return res, err
 	}
 }

@@ -158,9 +158,9 @@ func TestSlowReportStopsWhenCancelled(t *testing.T) {
 	}
 
 	for line := range lines {
-		if strings.Contains(line, `msg="tool call"`) {
-			if !strings.Contains(line, "tool=slow_report") || !strings.Contains(line, "subject="+testClient) || !strings.Contains(line, "failed=true") {
-				t.Errorf("the log says %q, want line containing tool=slow_report, line containing %q, line containing failed=true", line, "subject="+testClient)
+		if strings.Contains(line, `msg="tool executed"`) {
+			if !strings.Contains(line, "tool=slow_report") || !strings.Contains(line, "subject="+testClient) || !strings.Contains(line, "failed=true") || !strings.Contains(line, "duration_ms=") {
+				t.Errorf("the log says %q, want line containing tool=slow_report, line containing %q, line containing failed=true, line containing duration_ms=", line, "subject="+testClient)
 			}
 			return
 		}
