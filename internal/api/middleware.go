@@ -140,9 +140,10 @@ func (h *Handler) handleCORS(next http.Handler) http.Handler {
 // allowedHeaders returns the headers that pages of other origins may send, as the Access-Control-Allow-Headers of the
 // preflight r: the API's headers, and the headers in r with which OpenAI's client describes itself. Those of the client
 // are matched by prefix, because new versions of the client add some. The clients of OpenAI and of the AI SDK also set
-// User-Agent, which Firefox sends and Chrome drops (https://github.com/CopilotKit/aimock/issues/158).
+// User-Agent, which Firefox sends and Chrome drops (https://github.com/CopilotKit/aimock/issues/158). OpenTelemetry in a
+// page sends Baggage with Traceparent; the service ignores it.
 func allowedHeaders(r *http.Request) string {
-	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, User-Agent, " +
+	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, Baggage, User-Agent, " +
 		"Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
 	for _, name := range strings.Split(r.Header.Get("Access-Control-Request-Headers"), ",") {
 		name = strings.ToLower(strings.TrimSpace(name))
