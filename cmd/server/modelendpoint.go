@@ -80,9 +80,10 @@ type secretFile struct {
 	what   string // names the setting or the model in the log
 	logger *slog.Logger
 
-	mu     sync.Mutex  // protects the fields below
-	seen   os.FileInfo // the file's state when secret was read; nil before the first successful read
-	secret string      // last secret that was read
+	mu       sync.Mutex  // protects the fields below
+	seen     os.FileInfo // the file's state when secret was read; nil before the first successful read
+	secret   string      // last secret that was read
+	reported string      // the last logged reason why the file cannot be used; "" if it can be used
 }
 
 // currentSecret returns a function that returns the secret of a setting as it is now in the file at the path in the
@@ -97,22 +98,26 @@ func (c *config) currentSecret(setting string, secret auth.Secret, logger *slog.
 	return func() auth.Secret { return auth.NewSecret(file.read()) }
 }
 
-// read returns the secret, without line breaks at the end. If the file is empty or cannot be read, it logs that and
-// returns the last secret, because a file may be missing or incomplete for a moment while it is replaced. If there is
-// no last secret, it returns "".
+// read returns the secret, without line breaks at the end. If the file is empty or cannot be read, it logs the reason
+// once and returns the last secret, because a file may be missing or incomplete for a moment while it is replaced. If
+// there is no last secret, it returns "".
 func (f *secretFile) read() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	state := fileState(f.path)
 	if state != nil && sameFile(state, f.seen) {
+		f.reported = ""
 		return f.secret
 	}
 	text, err := readSecretText(f.path)
 	if err != nil {
-		f.logger.Warn("the file of a secret cannot be used; the last secret stays in use", "for", f.what, "error", fileReason(err), help.SecretFiles.Attr())
+		if reason := fileReason(err); reason != f.reported {
+			f.logger.Warn("the file of a secret cannot be used; the last secret stays in use", "for", f.what, "error", reason, help.SecretFiles.Attr())
+			f.reported = reason
+		}
 		return f.secret
 	}
-	f.seen, f.secret = state, text
+	f.seen, f.secret, f.reported = state, text, ""
 	return f.secret
 }
 

@@ -68,6 +68,28 @@ func TestSecretFileNoticesAReplacementWithTheSameTime(t *testing.T) {
 	}
 }
 
+// Every request reads the secret, but a missing file is logged only when it begins to be missing.
+func TestSecretFileThatIsMissingIsLoggedOnce(t *testing.T) {
+	path, replace := newSecretInFile(t, "first\n")
+	var log strings.Builder
+	file := &secretFile{path: path, what: "a test", logger: slog.New(slog.NewJSONHandler(&log, nil))}
+	for n := range 2 {
+		replace("first\n")
+		file.read()
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // as for three requests
+			if got := file.read(); got != "first" {
+				t.Errorf("got %q while there is no file, want first", got)
+			}
+		}
+		if got := strings.Count(log.String(), "cannot be used"); got != n+1 {
+			t.Errorf("got %d warnings after the file was missing %d times, want as many", got, n+1)
+		}
+	}
+}
+
 // A file of white space is an error at the start. Later it must not replace the secret.
 func TestSecretFileKeepsItsSecretIfTheFileIsBlank(t *testing.T) {
 	t.Parallel()
