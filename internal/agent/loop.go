@@ -77,7 +77,7 @@ const summaryPrompt = "You have reached the limit of this run and cannot call an
 
 // prepareRun sets up the run's tools, conversation, budget and metadata. After a takeover it uses the tools and servers
 // of this process, which may differ from those of the process that began the run. What the model answered before the
-// takeover comes from the replayed steps. Only the process that began the run stores what its export needs
+// takeover comes from the replayed steps. Only the process that begins the first step stores what the run's export needs
 // (recordBeginning). An error ends the run.
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
@@ -112,7 +112,8 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 		err = l.insertServerPrompt(ctx, *req.Prompt)
 	}
 	l.restoreLoop() // even after an error: the run's end includes what earlier processes used
-	if err == nil && l.replayed == nil {
+	hasNotBegun := l.replayed == nil || len(l.replayed.Steps) == 0 && !l.replayed.HasBeginning
+	if err == nil && hasNotBegun {
 		l.recordBeginning(ctx)
 	}
 	return err

@@ -136,7 +136,7 @@ func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, event
 }
 
 // readBeginning reads a run's beginning, which is divided into several notes because the size of a note is limited.
-// found is false if the run has no such note.
+// found is false if one of these notes is missing.
 func (r *Recorder) readBeginning(ctx context.Context, run string) (begin beginning, found bool, _ error) {
 	notes, err := r.Log.Notes(ctx, run)
 	if err != nil {
@@ -148,11 +148,8 @@ func (r *Recorder) readBeginning(ctx context.Context, run string) (begin beginni
 			data = append(data, piece...)
 		}
 	}
-	if data == nil {
-		return begin, false, nil
-	}
-	if err := json.Unmarshal(data, &begin); err != nil {
-		return begin, false, fmt.Errorf("decode what a run began with: %w", err)
+	if json.Unmarshal(data, &begin) != nil { // the process died before it had stored all pieces, or any
+		return beginning{}, false, nil
 	}
 	return begin, true, nil
 }

@@ -41,6 +41,8 @@ type State struct {
 	Abort     *Abort
 	End       event.Body
 	Suspended bool // the run was suspended at least once
+	// HasBeginning means that the log has what the run's export needs, or a part of it (NoteBeginning).
+	HasBeginning bool
 	// Ending means that a step was closed because the run was ending, but the log has no terminal event.
 	Ending bool
 }
@@ -238,6 +240,8 @@ func (n *noteReader) applyNote(words []string) (processChanged bool) {
 		if data, complete := n.prompt.addPart(values); complete {
 			n.Prompt = data
 		}
+	case NoteBeginning:
+		n.HasBeginning = true
 	case NoteHookReplied:
 		n.HookReplied[strings.Join(values, " ")] = true
 	case NoteAborted:
