@@ -94,7 +94,7 @@ func TestRecorderForgetsExpiredDefinitionsBesideOneInUse(t *testing.T) {
 					t.Fatalf("Begin after %d changes of a definition = %v, want no error", i, err)
 				}
 			}
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 		}
 	})
 }
