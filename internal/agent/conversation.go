@@ -287,13 +287,6 @@ func (l *loop) insertServerPrompt(ctx context.Context, prompt ServerPrompt) erro
 // it twice has no effect. If no process can take over the run, the next question's freeThread finds that the run has
 // ended, and adds a turn made from its events.
 
-// The values of OnBusy.
-const (
-	BusyRefuse OnBusy = ""       // refuse the question
-	BusyQueue  OnBusy = "queue"  // wait for the end of the active run, but not longer than Options.InputTimeout
-	BusyCancel OnBusy = "cancel" // cancel the active run
-)
-
 // endWait is how long to wait for the end of a run that was just cancelled. The thread's next question waits for it
 // (freeThread), and so does a parent, which must not end before its child (childRun.cancel).
 const endWait = 10 * time.Second

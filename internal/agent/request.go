@@ -422,6 +422,13 @@ func (w *JSONInteger) UnmarshalJSON(data []byte) error {
 // OnBusy says what to do with a question while another run of its thread is active.
 type OnBusy string
 
+// The values of OnBusy.
+const (
+	BusyRefuse OnBusy = ""       // refuse the question
+	BusyQueue  OnBusy = "queue"  // wait for the end of the active run, but not longer than Options.InputTimeout
+	BusyCancel OnBusy = "cancel" // cancel the active run
+)
+
 // parentCall identifies the call that started a child run.
 type parentCall struct {
 	Run   string `json:"run,omitempty"`   // the parent run; "" if the run is not a child run
