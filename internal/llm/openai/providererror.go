@@ -12,13 +12,14 @@ const maxMessage = 500
 
 // errorMessage returns the message in the body of an endpoint's error. It knows these forms: {"error":{"message":…}}
 // (OpenAI), a list with this object (Gemini), {"error":"…"} (Ollama, xAI), {"message":…} (vLLM, Mistral), {"detail":…}
-// (FastAPI). It returns any other body as it is, or "" if the body is an HTML page.
+// (FastAPI). It returns any other body as it is, or "" if the body is an HTML page. It appends the message of the
+// provider behind OpenRouter, whose own message is only "Provider returned error".
 func errorMessage(body []byte) string {
 	var list []json.RawMessage
 	if json.Unmarshal(body, &list) == nil && len(list) > 0 {
 		body = list[0]
 	}
-	var object struct{ Error, Message, Detail, Msg json.RawMessage }
+	var object struct{ Error, Message, Detail, Msg, Metadata json.RawMessage }
 	if json.Unmarshal(body, &object) != nil {
 		text := strings.TrimSpace(string(body))
 		if strings.HasPrefix(text, "<") {
@@ -32,6 +33,9 @@ func errorMessage(body []byte) string {
 		}
 		var text string
 		if json.Unmarshal(member, &text) == nil {
+			if behind := providerMessage(object.Metadata); behind != "" {
+				text += ": " + behind
+			}
 			return text
 		}
 		if member[0] == '[' {
@@ -42,6 +46,20 @@ func errorMessage(body []byte) string {
 		}
 	}
 	return strings.TrimSpace(string(body))
+}
+
+// providerMessage returns the message in the member raw of metadata, the metadata of an error of OpenRouter. raw is the
+// body of the provider's error, as a string or as JSON. providerMessage returns "" if there is none.
+func providerMessage(metadata json.RawMessage) string {
+	var object struct{ Raw json.RawMessage }
+	if json.Unmarshal(metadata, &object) != nil || object.Raw == nil {
+		return ""
+	}
+	var text string
+	if json.Unmarshal(object.Raw, &text) == nil {
+		return errorMessage([]byte(text))
+	}
+	return errorMessage(object.Raw)
 }
 
 // secretPatterns matches keys and tokens that an endpoint may quote. OpenAI quotes a part of a wrong key. Other
