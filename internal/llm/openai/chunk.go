@@ -95,6 +95,7 @@ const maxTokens = 1 << 40
 // readUsage reads an answer's token counts. If the total is missing, it is the sum of input and output. If the input is
 // known and the total exceeds this sum, the excess counts as output: completion_tokens of xAI and Gemini do not include
 // the reasoning, which is billed as output (https://docs.x.ai/docs/key-information/consumption-and-rate-limits).
+// mlx-vlm has the names input_tokens and output_tokens (https://github.com/earendil-works/pi/issues/2326).
 // readUsage returns nil for null. Because budgets are charged with the counts, it also returns nil if a count is not an
 // integer, is negative, or exceeds maxTokens.
 func (s *jsonScanner) readUsage() *llm.Usage {
@@ -104,12 +105,17 @@ func (s *jsonScanner) readUsage() *llm.Usage {
 	}
 	previousErr := s.typeErr // from the members before usage
 	var usage llm.Usage
+	var input, output int64 // under the names of the Responses API
 	for more := s.enter('{', "usage"); more; more = s.hasNext('}') {
 		switch string(s.readName()) {
 		case "prompt_tokens":
 			usage.Input, _ = s.readInteger("prompt_tokens")
 		case "completion_tokens":
 			usage.Output, _ = s.readInteger("completion_tokens")
+		case "input_tokens":
+			input, _ = s.readInteger("input_tokens")
+		case "output_tokens":
+			output, _ = s.readInteger("output_tokens")
 		case "total_tokens":
 			usage.Total, _ = s.readInteger("total_tokens")
 		default:
@@ -120,6 +126,7 @@ func (s *jsonScanner) readUsage() *llm.Usage {
 		s.typeErr = previousErr
 		return nil
 	}
+	usage.Input, usage.Output = cmp.Or(usage.Input, input), cmp.Or(usage.Output, output)
 	if min(usage.Input, usage.Output, usage.Total) < 0 || max(usage.Input, usage.Output, usage.Total) > maxTokens {
 		return nil
 	}

@@ -68,12 +68,26 @@ func TestChunkOfAWrongTypeIsAnError(t *testing.T) {
 	}
 }
 
+// mlx-vlm names the counts as the Responses API does, and some gateways add those names with zeros.
+func TestUsageWithTheNamesOfTheResponsesAPIIsRead(t *testing.T) {
+	for data, want := range map[string]llm.Usage{
+		`{"usage":{"input_tokens":11,"output_tokens":5,"total_tokens":16,"generation_tps":81.5}}`:                              {Input: 11, Output: 5, Total: 16},
+		`{"usage":{"prompt_tokens":11,"completion_tokens":5,"total_tokens":16,"input_tokens":0,"output_tokens":0}}`:            {Input: 11, Output: 5, Total: 16},
+		`{"usage":{"input_tokens":11,"output_tokens":5,"prompt_tokens":11,"completion_tokens":5,"input_tokens_details":null}}`: {Input: 11, Output: 5, Total: 16},
+	} {
+		var c chunk
+		if err := c.decodeJSON([]byte(data)); err != nil || c.usage == nil || *c.usage != want {
+			t.Errorf("%s: got %v %v, want %v", data, c.usage, err, want)
+		}
+	}
+}
+
 // What an answer cost is not worth losing it.
 func TestChunkWithAnInvalidUsageIsAccepted(t *testing.T) {
 	for data, want := range map[string]*llm.Usage{
 		`{"usage":{"prompt_tokens":3,"completion_tokens":2}}`: {Input: 3, Output: 2, Total: 5}, `{"usage":{"total_tokens":7,"x":{}}}`: {Total: 7},
 		`{"usage":[]}`: nil, `{"usage":"a"}`: nil, `{"usage":{"prompt_tokens":1.5,"total_tokens":1}}`: nil, `{"usage":{"total_tokens":{}}}`: nil, `{"usage":{},"usage":null}`: nil,
-		`{"usage":{"prompt_tokens":-3,"completion_tokens":2}}`: nil, `{"usage":{"total_tokens":-1}}`: nil,
+		`{"usage":{"prompt_tokens":-3,"completion_tokens":2}}`: nil, `{"usage":{"total_tokens":-1}}`: nil, `{"usage":{"input_tokens":-1,"total_tokens":1}}`: nil,
 		`{"usage":{"prompt_tokens":9223372036854775807,"completion_tokens":1}}`: nil,
 	} {
 		var c chunk
