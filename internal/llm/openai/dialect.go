@@ -28,6 +28,7 @@ type dialect struct {
 	fillReasoning bool // give assistant messages without reasoning_content an empty one
 	fillSignature bool // give calls without a thought signature Google's placeholder
 	shortIDs      bool // shorten the ids of calls; not remembered, because gateways put signatures into some ids
+	addTool       bool // offer a placeholder if the request has no tools
 	alternate     bool // put an answer before each user message that follows a tool result or a user message
 
 	// modelRefusals remembers these per model.
@@ -51,6 +52,8 @@ func (d dialect) withoutRefused(refusal *retryableError, body []byte, hasSchema 
 		d.noImages = true
 	case mayRefuse && !d.shortIDs && containsAny(message, idWords) && bytes.Contains(body, []byte(`"tool_calls":`)):
 		d.shortIDs = true
+	case mayRefuse && !d.addTool && containsAny(message, needToolsWords):
+		d.addTool = true
 	case mayRefuse && !d.alternate && containsAny(message, orderWords):
 		d.alternate = true
 	case mayRefuse && !d.noFormat && hasSchema && containsAny(message, formatWords):
@@ -94,8 +97,9 @@ func (d dialect) withoutRefusedMember(message string, body []byte) dialect {
 }
 
 // idWords are the phrases, in lower case, with which endpoints refuse the id of a call: Mistral and servers of its
-// models (https://github.com/anomalyco/opencode/issues/1680), OpenAI (https://github.com/agno-agi/agno/issues/5382), and
-// Anthropic, which refuses ids such as functions.f:0 (https://github.com/maximhq/bifrost/issues/5097).
+// models (https://github.com/anomalyco/opencode/issues/1680), OpenAI
+// (https://github.com/agno-agi/agno/issues/5382), and Anthropic, which refuses ids such as functions.f:0
+// (https://github.com/maximhq/bifrost/issues/5097).
 var idWords = []string{
 	"with a length of 9", "].id': string too long", "tool_call_id': string too long",
 	"tool_use.id: string should", "tool_use_id: string should",
@@ -104,6 +108,14 @@ var idWords = []string{
 // orderWords are the phrases, in lower case, with which Mistral and the chat templates of its models refuse a user
 // message after a tool result or another user message (https://github.com/NousResearch/hermes-agent/issues/20154).
 var orderWords = []string{"role 'user' after role 'tool'", "roles must alternate"}
+
+// needToolsWords are the phrases, in lower case, with which Bedrock, LiteLLM and Anthropic refuse a conversation with
+// calls if the request has no tools (https://github.com/BerriAI/litellm/issues/5388).
+var needToolsWords = []string{"toolconfig field must be defined", "without `tools=` param", "blocks must define tools"}
+
+// placeholderTool is offered to endpoints that require tools. The choice that is sent with it is auto, because LiteLLM
+// refuses none for Bedrock.
+var placeholderTool = llm.Tool{Name: "unavailable", Description: "Does nothing. Never call it."}
 
 // strictRefusal matches the errors, in lower case, with which endpoints refuse strict tools. Gemini and gateways refuse
 // all strict tools. Cerebras refuses requests in which only some tools are strict
@@ -197,7 +209,7 @@ func shortID(id string) string {
 }
 
 // refusalStatuses are the statuses with which endpoints refuse images, a response_format, the id of a call or the
-// order of roles. OpenRouter uses 404, and llama.cpp and Ollama use 500.
+// order of roles, or demand tools. OpenRouter uses 404, and llama.cpp and Ollama use 500.
 var refusalStatuses = []int{
 	http.StatusBadRequest, http.StatusNotFound, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
 	http.StatusInternalServerError, http.StatusNotImplemented,

@@ -220,3 +220,27 @@ func TestRefusedOrderOfRolesGetsAnswersInBetween(t *testing.T) {
 		}
 	}
 }
+
+// Bedrock, and LiteLLM before Anthropic and Bedrock, refuse a conversation with calls if the request has no tools, as in
+// the last turn of a run at its limit.
+func TestRefusedCallsWithoutToolsGetAPlaceholderTool(t *testing.T) {
+	request := llm.Request{Model: "m", ToolChoice: llm.None, Messages: []llm.Message{
+		{Role: llm.User, Text: "Hi"}, {Role: llm.Assistant, Calls: []llm.ToolCall{{ID: "a", Name: "f", Arguments: "{}"}}},
+		{Role: llm.ToolRole, CallID: "a", Tool: "f", Text: "1"},
+	}}
+	for _, said := range []string{
+		"The toolConfig field must be defined when using toolUse and toolResult content blocks.",
+		"litellm.UnsupportedParamsError: Anthropic doesn't support tool calling without `tools=` param specified.",
+		"Requests which include `tool_use` or `tool_result` blocks must define tools.",
+	} {
+		s, m := newEndpoint(t, Config{}, replyStatus(400, fmt.Sprintf(`{"error":{"message":%q}}`, said)), sendStream(helloStream))
+		if _, err := llmtest.Collect(t.Context(), m, request); err != nil {
+			t.Fatalf("%s: got the error %v, want none", said, err)
+		}
+		body := string(s.receivedRequests()[1].body)
+		// LiteLLM refuses the choice none for Bedrock.
+		if strings.Count(body, `"parameters":`) != 1 || !strings.Contains(body, `"tool_choice":"auto"`) {
+			t.Errorf("%s: got the request %s, want one tool and the choice auto", said, body)
+		}
+	}
+}

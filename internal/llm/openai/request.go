@@ -62,6 +62,11 @@ func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d di
 		prompted := request.SchemaInPrompt()
 		request = &prompted
 	}
+	if d.addTool && len(request.Tools) == 0 {
+		extended := *request
+		extended.Tools, extended.ToolChoice = []llm.Tool{placeholderTool}, llm.Auto
+		request = &extended
+	}
 	head := newRequestHead(request, d)
 	var tools []byte
 	if len(request.Tools) > 0 {
