@@ -32,6 +32,7 @@ type dialect struct {
 	alternate     bool // put an answer before each user message that follows a tool result or a user message
 
 	// modelRefusals remembers these per model.
+	noSystem      bool // send the system message as a user message
 	noImages      bool // replace images with text
 	noFormat      bool // leave out response_format, and write the schema of the answer into the prompt
 	schemaRefused bool // noFormat is due to this request's schema, so it is not remembered
@@ -52,6 +53,8 @@ func (d dialect) withoutRefused(refusal *retryableError, body []byte, hasSchema 
 		d.noImages = true
 	case mayRefuse && !d.shortIDs && containsAny(message, idWords) && bytes.Contains(body, []byte(`"tool_calls":`)):
 		d.shortIDs = true
+	case mayRefuse && !d.noSystem && containsAny(message, systemWords):
+		d.noSystem = true
 	case mayRefuse && !d.addTool && containsAny(message, needToolsWords):
 		d.addTool = true
 	case mayRefuse && !d.alternate && containsAny(message, orderWords):
@@ -108,6 +111,11 @@ var idWords = []string{
 // orderWords are the phrases, in lower case, with which Mistral and the chat templates of its models refuse a user
 // message after a tool result or another user message (https://github.com/NousResearch/hermes-agent/issues/20154).
 var orderWords = []string{"role 'user' after role 'tool'", "roles must alternate"}
+
+// systemWords are the phrases, in lower case, with which endpoints refuse the role system: Gemma 2 on vLLM
+// (https://github.com/huggingface/chat-ui/issues/1386), OpenAI (https://github.com/tailcallhq/forgecode/issues/1177)
+// and Gemma 3 at Gemini's endpoint.
+var systemWords = []string{"system role not supported", "does not support 'system'", "developer instruction is not enabled"}
 
 // needToolsWords are the phrases, in lower case, with which Bedrock, LiteLLM and Anthropic refuse a conversation with
 // calls if the request has no tools (https://github.com/BerriAI/litellm/issues/5388).
@@ -208,8 +216,8 @@ func shortID(id string) string {
 	return hex.EncodeToString(sum[:])[:9]
 }
 
-// refusalStatuses are the statuses with which endpoints refuse images, a response_format, the id of a call or the
-// order of roles, or demand tools. OpenRouter uses 404, and llama.cpp and Ollama use 500.
+// refusalStatuses are the statuses with which endpoints refuse images, a response_format, the id of a call, or a
+// role or the order of roles, or demand tools. OpenRouter uses 404, and llama.cpp and Ollama use 500.
 var refusalStatuses = []int{
 	http.StatusBadRequest, http.StatusNotFound, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
 	http.StatusInternalServerError, http.StatusNotImplemented,

@@ -244,3 +244,25 @@ func TestRefusedCallsWithoutToolsGetAPlaceholderTool(t *testing.T) {
 		}
 	}
 }
+
+// Gemma and some models of OpenAI refuse the role system, which every request has. They are remembered.
+func TestRefusedSystemRoleBecomesAUserMessage(t *testing.T) {
+	request := llm.Request{Model: "m", Messages: []llm.Message{{Role: llm.System, Text: "Be brief."}, {Role: llm.User, Text: "Hi"}}}
+	for _, said := range []string{
+		"System role not supported",
+		"Unsupported value: 'messages[0].role' does not support 'system' with this model.",
+		"Developer instruction is not enabled for models/gemma-3-27b-it",
+	} {
+		s, m := newEndpoint(t, Config{}, replyStatus(400, fmt.Sprintf(`{"error":{"message":%q}}`, said)), sendStream(helloStream))
+		for range 2 {
+			if _, err := llmtest.Collect(t.Context(), m, request); err != nil {
+				t.Fatalf("%s: got the error %v, want none", said, err)
+			}
+		}
+		want := `"messages":[{"role":"user","content":"Be brief."},{"role":"assistant","content":"OK."},{"role":"user","content":"Hi"}]`
+		requests := s.receivedRequests()
+		if len(requests) != 3 || !strings.Contains(string(requests[1].body), want) || !strings.Contains(string(requests[2].body), want) {
+			t.Errorf("%s: got %d requests, the last %s, want 3, the last two with %s", said, len(requests), requests[len(requests)-1].body, want)
+		}
+	}
+}

@@ -105,9 +105,9 @@ type Model struct {
 	options          []option.RequestOption  // for every request: query and headers
 	secrets          []string                // values of headers and URLs, which are removed from logged messages
 	dialect          atomic.Pointer[dialect] // what the endpoint refuses for all models; nil if nothing yet
-	// The models for which the endpoint refuses images, a response_format, or strict tools.
-	images, formats, strictTools modelRefusals
-	showErrors                   bool
+	// The models for which the endpoint refuses images, a response_format, strict tools, or the role system.
+	images, formats, strictTools, systemRoles modelRefusals
+	showErrors                                bool
 }
 
 // New returns a Model for cfg. It sends no requests. If cfg.BaseURL is invalid, every Stream returns an error.
@@ -285,6 +285,7 @@ func (m *Model) knownDialect(model string) dialect {
 	d.noImages = m.images.wasRefused(model)
 	d.noFormat = m.formats.wasRefused(model)
 	d.noStrict = m.strictTools.wasRefused(model)
+	d.noSystem = m.systemRoles.wasRefused(model)
 	return d
 }
 
@@ -301,6 +302,9 @@ func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 	}
 	if d.noStrict && !d.toolRefused && !m.strictTools.wasRefused(model) {
 		m.strictTools.add(model)
+	}
+	if d.noSystem && !m.systemRoles.wasRefused(model) {
+		m.systemRoles.add(model)
 	}
 	if d.noFormat && !d.schemaRefused && !m.formats.wasRefused(model) {
 		m.formats.add(model)

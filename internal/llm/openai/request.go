@@ -90,7 +90,10 @@ func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d di
 	if d.shortIDs {
 		shortenIDs(messages)
 	}
-	if d.alternate {
+	if d.noSystem && len(messages) > 0 && messages[0].Role == llm.System {
+		messages[0].Role = llm.User
+	}
+	if d.alternate || d.noSystem { // models that refuse the role system also refuse two user messages in a row
 		messages = alternateRoles(messages)
 	}
 	if d.fillReasoning || d.fillSignature {
