@@ -196,11 +196,13 @@ var contextWords = []string{
 
 // noToolsWords are the phrases, in lower case, with which servers refuse tools for a model that cannot call them.
 var noToolsWords = []string{
-	"does not support tools",       // Ollama
-	"unsupported param: tools",     // llama.cpp, older
-	"tools param requires --jinja", // llama.cpp
-	"--tool-call-parser to be set", // vLLM
-	"support tool use",             // xAI; OpenRouter: "No endpoints found that support tool use"
+	"does not support tools",          // Ollama
+	"unsupported param: tools",        // llama.cpp, older
+	"tools param requires --jinja",    // llama.cpp
+	"--tool-call-parser to be set",    // vLLM
+	"support tool use",                // xAI; OpenRouter: "No endpoints found that support tool use"
+	"support function calling",        // DeepSeek
+	"function calling is not enabled", // Gemini's endpoint, for Gemma
 }
 
 // modelWords distinguish a 404 about the model from a 404 about the path: "The model `x` does not exist" (OpenAI, Groq,

@@ -87,3 +87,18 @@ func TestExceedsContextIgnoresOtherErrors(t *testing.T) {
 		requireError(t, err, llm.ModelError)
 	}
 }
+
+// The operator of a model that cannot call tools has to know about text tool calling.
+func TestErrorAboutToolsNamesTextToolCalling(t *testing.T) {
+	for _, said := range []string{
+		"registry.ollama.ai/library/gemma3:1b does not support tools",
+		"Function calling is not enabled for models/gemma-3-27b-it",
+		"deepseek-reasoner does not support Function Calling",
+	} {
+		_, m := newEndpoint(t, Config{}, replyStatus(400, fmt.Sprintf(`{"error":{"message":%q}}`, said)))
+		_, err := llmtest.Collect(t.Context(), m, testRequest)
+		if got := llmtest.RequireError(t, err, llm.ModelError).Public; got != publicNoTools {
+			t.Errorf("%s: got %q, want %q", said, got, publicNoTools)
+		}
+	}
+}
