@@ -2,10 +2,13 @@ package api_test
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
 
+	"answerd/internal/agent"
+	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp/config"
 )
@@ -96,5 +99,24 @@ func TestRunAgentInputIsValidated(t *testing.T) {
 	}
 	if c := decodeResponse[map[string]any](t, s.do(t, "GET", "/agui/capabilities", ""), 200); c["transport"] == nil {
 		t.Errorf(`c %v, want ["transport"] non-nil`, c)
+	}
+}
+
+// Clients offer their users only the kinds of files that the capabilities declare.
+func TestAGUICapabilitiesDeclareEveryKindOfFileThatIsRead(t *testing.T) {
+	t.Parallel()
+	s := newService(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
+		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", PDF: true}}
+	}, nil)
+	readAGUIRun(t, s.do(t, "POST", "/agui", `{"threadId":"t","runId":"r","messages":[{"id":"m","role":"user","content":[`+
+		`{"type":"document","source":{"type":"data","mimeType":"application/pdf","value":"JVBERi0xLjQK"}}]}]}`))
+	if body := string(s.Model.Requests()[0].Body); !strings.Contains(body, "data:application/pdf;base64,JVBERi0xLjQK") {
+		t.Errorf("got the request %s, want the PDF in it", body)
+	}
+	got := decodeResponse[struct {
+		Multimodal struct{ Input map[string]bool }
+	}](t, s.do(t, "GET", "/agui/capabilities", ""), 200).Multimodal.Input
+	if want := map[string]bool{"image": true, "audio": true, "pdf": true}; !maps.Equal(got, want) {
+		t.Errorf("got the kinds %v, want %v", got, want)
 	}
 }

@@ -56,7 +56,7 @@ func Capabilities() any {
 		"state":     m{"snapshots": false, "deltas": false},
 		"reasoning": m{"supported": true, "streaming": true},
 		"multimodal": m{
-			"input": m{"image": true, "audio": true},
+			"input": m{"image": true, "audio": true, "pdf": true},
 		},
 		"humanInTheLoop": m{"supported": true, "approvals": true, "interrupts": true, "approveWithEdits": true},
 	}
