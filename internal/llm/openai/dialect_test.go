@@ -50,7 +50,7 @@ func TestRefusedImagesBecomeTextAndAreRemembered(t *testing.T) {
 
 			// Ask the model twice, and then another one.
 			var log bytes.Buffer
-			s, m := newEndpoint(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, replyStatus(status, line[4:]), sendStream(helloStream))
+			s, m := newEndpoint(t, Config{Logger: slog.New(slog.NewJSONHandler(&log, nil))}, replyStatus(status, line[4:]), sendStream(helloStream))
 			for range 2 {
 				if _, err := llmtest.Collect(t.Context(), m, imageRequest); err != nil {
 					t.Fatal(err)
@@ -90,6 +90,9 @@ func TestRefusedImagesBecomeTextAndAreRemembered(t *testing.T) {
 
 			if n := strings.Count(log.String(), "the model takes no images"); n != 1 || strings.Contains(log.String(), "trying again") {
 				t.Errorf("got the log\n%s\nwant one line that the model takes no images, and no retry", log.String())
+			}
+			if want := `"remembered_for":"1h0m0s"`; !strings.Contains(log.String(), want) {
+				t.Errorf("got the log\n%s\nwant %s in it", log.String(), want)
 			}
 		})
 	}

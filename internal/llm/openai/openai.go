@@ -298,7 +298,7 @@ func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 	if d.noImages && !m.images.wasRefused(model) {
 		m.images.add(model)
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no images, so it gets a line of text in place of each",
-			slog.String("model", model), slog.Duration("remembered_for", refusalLifetime), help.Images.Attr())
+			slog.String("model", model), slog.String("remembered_for", refusalLifetime.String()), help.Images.Attr())
 	}
 	if d.noStrict && !d.toolRefused && !m.strictTools.wasRefused(model) {
 		m.strictTools.add(model)
@@ -309,7 +309,7 @@ func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 	if d.noFormat && !d.schemaRefused && !m.formats.wasRefused(model) {
 		m.formats.add(model)
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no response_format, so the schema of an answer is written into its prompt",
-			slog.String("model", model), slog.Duration("remembered_for", refusalLifetime))
+			slog.String("model", model), slog.String("remembered_for", refusalLifetime.String()))
 	}
 }
 
@@ -332,7 +332,7 @@ func (m *Model) waitForRetry(ctx context.Context, model string, retries int, fai
 	}
 	m.log.LogAttrs(ctx, slog.LevelWarn, "model call failed, trying again",
 		slog.String("model", model), slog.Int("status", failure.err.Status), slog.Int("try", retries+1),
-		slog.Duration("delay", delay), help.Model.Attr())
+		slog.String("delay", delay.String()), help.Model.Attr())
 	select {
 	case <-time.After(delay):
 		return nil
