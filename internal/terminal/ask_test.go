@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -152,5 +153,30 @@ func TestAskResumesWhenTheServiceIsNoLongerBusy(t *testing.T) {
 	defer s.Close()
 	if err := s.Ask(t.Context(), "?"); err != nil || resumed != 1 {
 		t.Errorf("got %v after %d refusals, want the answer after one", err, resumed)
+	}
+}
+
+func TestAskSendsAnAnswerAgainIfTheServiceIsTooBusy(t *testing.T) {
+	inputs := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/input"):
+			inputs++
+			if inputs == 1 {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				fmt.Fprint(w, `{"status":503,"code":"log_unavailable","detail":"The event log cannot be reached."}`)
+			}
+		case strings.HasSuffix(r.URL.Path, "/events"):
+			fmt.Fprint(w, "id: run_1:3\nevent: final_answer\ndata: {\"type\":\"final_answer\",\"answer\":\"\"}\n\n")
+		default:
+			fmt.Fprint(w, "id: run_1:1\nevent: start\ndata: {\"type\":\"start\",\"run_id\":\"run_1\"}\n\n"+
+				"id: run_1:2\nevent: suspended\ndata: {\"type\":\"suspended\",\"interrupts\":[{\"id\":\"i\",\"kind\":\"approval\"}]}\n\n")
+		}
+	}))
+	defer server.Close()
+	s := New(Options{URL: server.URL, In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
+	defer s.Close()
+	if err := s.Ask(t.Context(), "?"); err != nil || inputs != 2 {
+		t.Errorf("got %v after %d requests with the answer, want the run's end after 2", err, inputs)
 	}
 }

@@ -47,10 +47,11 @@ func (s *Session) answerInterrupt(ctx context.Context, runID string, interrupt e
 // sendInput sets the member id of input and sends input as the answer to an interrupt. accepted is false without an
 // error if answerd refuses the values, for example because they do not match a form's schema: the user can then answer
 // again. If the session is not interactive, that is an error. An answer that comes too late counts as accepted:
-// sendInput prints a warning, and the run continues without the answer.
+// sendInput prints a warning, and the run continues without the answer. It may send several requests (retryRequest).
 func (s *Session) sendInput(ctx context.Context, runID, interruptID string, input map[string]any) (accepted bool, _ error) {
 	input["id"] = interruptID
-	err := s.client.SendInput(ctx, runID, input)
+	err := s.retryRequest(ctx, func() error { return s.client.SendInput(ctx, runID, input) })
+	s.status.set("")
 	if err == nil {
 		return true, nil
 	}

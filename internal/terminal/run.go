@@ -17,9 +17,9 @@ import (
 
 const (
 	cancelTimeout  = 3 * time.Second        // for the requests that cancel a run
-	resumeTimeout  = 30 * time.Second       // for all attempts to resume a stream; the default of DISCONNECT_GRACE
-	resumePause    = 250 * time.Millisecond // after the first attempt to resume; doubles with each one
-	maxResumePause = 5 * time.Second
+	retryTimeout   = 30 * time.Second       // for all attempts of a request; the default of DISCONNECT_GRACE
+	firstPause     = 250 * time.Millisecond // after the first attempt; doubles with each one
+	maxPause       = 5 * time.Second
 	serversTimeout = time.Minute // long, because npx and uvx may download a server first
 )
 
@@ -80,23 +80,32 @@ func (s *Session) followRun(ctx context.Context, view *runView) (event.FinalAnsw
 	}
 }
 
-// resume opens a stream of the run's events after view.lastID. While answerd cannot be reached, is too busy or answers
-// with a status of 500 or more, it tries again with growing pauses, until ctx ends or resumeTimeout has passed. It
-// returns the last error. Any other status, such as 410 for events that the log no longer has, is returned at once.
-func (s *Session) resume(ctx context.Context, view *runView) (*client.Stream, error) {
-	deadline := time.Now().Add(resumeTimeout)
-	for pause := resumePause; ; pause = min(2*pause, maxResumePause) {
-		stream, err := s.client.Stream(ctx, http.MethodGet, client.RunPath(view.runID, "/events"), nil, http.Header{"Last-Event-ID": {view.lastID}})
+// resume opens a stream of the run's events after view.lastID, if necessary in several attempts (retryRequest).
+func (s *Session) resume(ctx context.Context, view *runView) (stream *client.Stream, err error) {
+	err = s.retryRequest(ctx, func() error {
+		stream, err = s.client.Stream(ctx, http.MethodGet, client.RunPath(view.runID, "/events"), nil, http.Header{"Last-Event-ID": {view.lastID}})
+		return err
+	})
+	return stream, err
+}
+
+// retryRequest calls send, which sends a request. While answerd cannot be reached, is too busy or answers with a status
+// of 500 or more, it calls send again after growing pauses, until ctx ends or retryTimeout has passed. It returns the
+// last error. Any other status, such as 410 for events that the log no longer has, is returned at once.
+func (s *Session) retryRequest(ctx context.Context, send func() error) error {
+	deadline := time.Now().Add(retryTimeout)
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		err := send()
 		if err == nil {
-			return stream, nil
+			return nil
 		}
 		p, isProblem := errors.AsType[*client.Problem](err)
 		isPermanent := isProblem && p.Status < http.StatusInternalServerError && !p.IsBusy()
 		isTimeUp := time.Now().Add(pause).After(deadline)
 		if isPermanent || isTimeUp || ctx.Err() != nil {
-			return nil, err
+			return err
 		}
-		s.status.set("no connection to answerd; trying again")
+		s.status.set("answerd cannot be reached or is too busy; trying again")
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
