@@ -191,8 +191,8 @@ func (c *stoppableConn) Close() error {
 	return c.Conn.Close()
 }
 
-// A reader that takes nothing for WRITE_TIMEOUT is let go over HTTP/2 too: one that permits the server to send no more of
-// the stream, and one that permits it but reads nothing from its connection.
+// A client that reads nothing for WRITE_TIMEOUT is disconnected over HTTP/2 too. There are two such clients: one that
+// gives the stream no more flow-control window, and one that gives it but reads nothing from its connection.
 func TestStalledReaderOverHTTP2IsDisconnected(t *testing.T) {
 	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()

@@ -135,8 +135,8 @@ func TestElicitationOnTheStandaloneStreamIsWithdrawn(t *testing.T) {
 	}
 }
 
-// A session in which messages can no longer be attributed is replaced, but the calls in it go on, with all their
-// questions.
+// A session in which messages can no longer be attributed is replaced. The calls in it continue, and may still ask the
+// user.
 func TestCallInAReplacedSessionMayStillAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := make(chan struct{})
