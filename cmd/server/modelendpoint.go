@@ -99,8 +99,8 @@ func (c *config) currentSecret(setting string, secret auth.Secret, logger *slog.
 }
 
 // read returns the secret, without line breaks at the end. If the file is empty or cannot be read, it logs the reason
-// once and returns the last secret, because a file may be missing or incomplete for a moment while it is replaced. If
-// there is no last secret, it returns "".
+// once and returns the last secret, or "" without one, because a file may be missing or incomplete for a moment while
+// it is replaced.
 func (f *secretFile) read() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

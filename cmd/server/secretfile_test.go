@@ -81,7 +81,7 @@ func TestSecretFileThatIsMissingIsLoggedOnce(t *testing.T) {
 		}
 		for range 3 { // as for three requests
 			if got := file.read(); got != "first" {
-				t.Errorf("got %q while there is no file, want first", got)
+				t.Errorf("got %q while the file is missing, want first", got)
 			}
 		}
 		if got := strings.Count(log.String(), "cannot be used"); got != n+1 {

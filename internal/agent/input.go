@@ -336,7 +336,7 @@ func (a *Agent) wakeParent(child *run, id string, input []byte) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(child.ctx), wakeTimeout)
 	defer cancel()
 	if err := a.Log.AddInput(ctx, child.req.parent.Run, id, input); err != nil && !isTooLate(err) {
-		a.Logger.WarnContext(ctx, "a run could not be told of its child; it continues when its question expires",
+		a.Logger.WarnContext(ctx, "a run was not informed of its child; it continues when its question expires",
 			"run_id", child.req.parent.Run, "child_run_id", child.ID, "error", err)
 	}
 }

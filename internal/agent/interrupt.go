@@ -348,7 +348,7 @@ func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool,
 		run, interrupt, _ := strings.Cut(waiter, " ") // waiter is from waiterName
 		in := encodeInput(Input{ID: interrupt, Action: mcp.Accept}, auth.Identity{})
 		if err := a.Log.AddInput(ctx, run, interrupt, in); err != nil && !isTooLate(err) {
-			a.Logger.WarnContext(ctx, "a run could not be told of a sign-in; it continues when its question expires", "run_id", run, "error", err)
+			a.Logger.WarnContext(ctx, "a run was not informed of a sign-in; it continues when its question expires", "run_id", run, "error", err)
 		}
 	}
 	return found, signInErr

@@ -17,7 +17,7 @@ const maxWrite = 64 << 10
 // http.Server.WriteTimeout cannot be used instead, because it would end streams. A large response is written in chunks,
 // each with its own deadline, so that a slow client is not mistaken for a stalled one.
 //
-// Between writes there is no deadline: over HTTP/2, net/http resets a stream when its deadline passes, even if nothing
+// It has no deadline between writes: over HTTP/2, net/http resets a stream when its deadline passes, even if nothing
 // is being written, for example because the model is silent.
 type deadlineWriter struct {
 	http.ResponseWriter

@@ -226,7 +226,6 @@ func TestRateIsATokenBucket(t *testing.T) {
 	})
 }
 
-// Callers are remembered while there is something to remember, and never without bound.
 // A caller who used a part of their rate and has gone does not count when the slots are shared.
 func TestCallerIsAloneAfterTheOthersHaveLeft(t *testing.T) {
 	for _, rate := range []admission.Rate{{}, {N: 1000, Per: time.Hour}} {
@@ -244,6 +243,7 @@ func TestCallerIsAloneAfterTheOthersHaveLeft(t *testing.T) {
 	}
 }
 
+// Callers are remembered while there is something to remember, and never without bound.
 func TestCallersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 10, Rate: admission.Rate{N: 1, Per: time.Second}})

@@ -49,7 +49,7 @@ func errorMessage(body []byte) string {
 }
 
 // providerMessage returns the message in the member raw of metadata, the metadata of an error of OpenRouter. raw is the
-// body of the provider's error, as a string or as JSON. providerMessage returns "" if there is none.
+// body of the provider's error, as a string or as JSON. providerMessage returns "" if the metadata has none.
 func providerMessage(metadata json.RawMessage) string {
 	var object struct{ Raw json.RawMessage }
 	if json.Unmarshal(metadata, &object) != nil || object.Raw == nil {
