@@ -15,7 +15,6 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"answerd/internal/event"
@@ -43,8 +42,7 @@ type Scenario struct {
 // All returns all scenarios.
 func All(t *testing.T) []Scenario {
 	t.Helper()
-	_, file, _, _ := runtime.Caller(0)
-	paths, err := filepath.Glob(filepath.Join(filepath.Dir(file), "testdata", "*", "events.jsonl"))
+	paths, err := filepath.Glob(filepath.Join(moduleDir(t), "internal", "api", "scenario", "testdata", "*", "events.jsonl"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("Glob = %d files, %v, want one for each scenario, no error", len(paths), err)
 	}
@@ -53,6 +51,25 @@ func All(t *testing.T) []Scenario {
 		scenarios[i] = loadScenario(t, filepath.Dir(path))
 	}
 	return scenarios
+}
+
+// moduleDir returns the directory of go.mod, which is above that of every test. runtime.Caller does not know it after a
+// build with -trimpath.
+func moduleDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		if filepath.Dir(dir) == dir {
+			t.Fatal("no directory above the test has a go.mod, want that of the module")
+		}
+		dir = filepath.Dir(dir)
+	}
 }
 
 // loadScenario reads a scenario's events and appends them to a log with an event.Writer, as a run does. It then
