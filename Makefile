@@ -47,7 +47,7 @@ test: ## all tests that need only Go and a minute
 
 .PHONY: race
 race: ## make test and what make durable adds, under the race detector (SHORT=-short leaves out tests with long counts); not importtest, which reads sources in one goroutine
-	ANSWERD_TEST_DURABLE=1 $(if $(SHORT),,ANSWERD_TEST_LONG=1) go test -race $(SHORT) $$(go list ./... | grep -v /importtest)
+	ANSWERD_TEST_DURABLE=1 $(if $(SHORT),,ANSWERD_TEST_LONG=1) CGO_ENABLED=1 go test -race $(SHORT) $$(go list ./... | grep -v /importtest)
 
 .PHONY: durable
 durable: ## runs that outlive processes, at length: 200 cut readers, 20, 50 and 100 times kill -9, 1,000 random runs that run again, and what waits for real time limits
