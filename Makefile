@@ -79,7 +79,7 @@ load: ## overload, stalled readers and the limits, at full size; prints the figu
 
 .PHONY: faults
 faults: ## the faults of docs/internals/faults.md, drains and leaks against the built binary, and their table (F56: make soak)
-	FAULTS=1 go test -count=1 -v -timeout 20m -skip '^TestSoak$$' ./internal/faults
+	FAULTS=1 go test -count=1 -v -timeout 20m -parallel 3 -skip '^TestSoak$$' ./internal/faults
 
 .PHONY: abuse
 abuse: ## attacks on the built binary, and their figures, in ten minutes (LONG=1: an hour, with a soak; SHORT=1: those that make faults leaves out)
