@@ -19,10 +19,6 @@ import (
 // have sent. The zero value is a request as OpenAI specifies it. It is always tried first, so that no list of endpoints
 // has to be maintained.
 type dialect struct {
-	// The endpoint refuses these in all requests, so Model.dialect remembers them.
-	oldMaxTokens    bool // send max_tokens instead of max_completion_tokens
-	noStreamOptions bool // leave out stream_options
-
 	// Each new request starts without these.
 	noExtensions  bool // leave out llm.Extensions
 	fillReasoning bool // give assistant messages without reasoning_content an empty one
@@ -31,13 +27,15 @@ type dialect struct {
 	addTool       bool // offer a placeholder if the request has no tools
 	alternate     bool // put an answer before each user message that follows a tool result or a user message
 
-	// modelRefusals remembers these per model.
-	noSystem      bool // send the system message as a user message
-	noImages      bool // replace images with text
-	noFormat      bool // leave out response_format, and write the schema of the answer into the prompt
-	schemaRefused bool // noFormat is due to this request's schema, so it is not remembered
-	noStrict      bool // leave out strict in tools
-	toolRefused   bool // noStrict is due to the schema of one tool, so it is not remembered
+	// knownDialects remembers these per model, because endpoints such as LiteLLM have models of several vendors.
+	oldMaxTokens    bool // send max_tokens instead of max_completion_tokens
+	noStreamOptions bool // leave out stream_options
+	noSystem        bool // send the system message as a user message
+	noImages        bool // replace images with text
+	noFormat        bool // leave out response_format, and write the schema of the answer into the prompt
+	schemaRefused   bool // noFormat is due to this request's schema, so it is not remembered
+	noStrict        bool // leave out strict in tools
+	toolRefused     bool // noStrict is due to the schema of one tool, so it is not remembered
 }
 
 // withoutRefused returns d with one more adaptation, which avoids what the endpoint refused. refusal is the endpoint's
@@ -257,46 +255,62 @@ var (
 	schemaWords = []string{"invalid schema", "invalid json schema", "schema is invalid", "unsupported schema", "schema contains", "too many states"}
 )
 
-// Limits for modelRefusals.
+// Limits for knownDialects.
 const (
-	maxRefusedModels = 1000
-	// refusalLifetime is how long a refusal is remembered. After that, the feature is tried again, because the endpoint
+	maxKnownDialects = 1000
+	// dialectLifetime is how long a refusal is remembered. After that, the feature is tried again, because the endpoint
 	// may serve another model under the same id, or may have been restarted with support for images.
-	refusalLifetime = time.Hour
+	dialectLifetime = time.Hour
 )
 
-// modelRefusals remembers the models for which an endpoint has refused one feature, such as images. The zero value is
-// empty. The methods may be called concurrently.
-type modelRefusals struct {
-	mu      sync.Mutex           // guards the field below
-	refused map[string]time.Time // by model: when the endpoint refused the feature
+// knownDialects remembers what an endpoint has refused for each model. The zero value is empty. The methods may be
+// called concurrently. If two streams call set for a model at the same time, one of two refusals may be lost, and the
+// next request meets it again.
+type knownDialects struct {
+	mu      sync.Mutex // guards the field below
+	byModel map[string]knownDialect
 }
 
-// add records that the feature was refused for the model now. If maxRefusedModels are already recorded, it forgets an
-// arbitrary one.
-func (s *modelRefusals) add(model string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.refused == nil {
-		s.refused = make(map[string]time.Time)
+// knownDialect is the dialect of a model, and the time of its last refusal.
+type knownDialect struct {
+	dialect   dialect
+	refusedAt time.Time
+}
+
+// set stores the part of d that applies to other requests to the model, and returns it. A refusal of a single schema or
+// tool is not stored. If maxKnownDialects models are already stored, set forgets an arbitrary one.
+func (k *knownDialects) set(model string, d dialect) dialect {
+	d = dialect{
+		oldMaxTokens: d.oldMaxTokens, noStreamOptions: d.noStreamOptions, noSystem: d.noSystem, noImages: d.noImages,
+		noFormat: d.noFormat && !d.schemaRefused, noStrict: d.noStrict && !d.toolRefused,
 	}
-	if _, known := s.refused[model]; !known && len(s.refused) >= maxRefusedModels {
-		for other := range s.refused {
-			delete(s.refused, other)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.byModel == nil {
+		k.byModel = make(map[string]knownDialect)
+	}
+	known, isKnown := k.byModel[model]
+	if known.dialect == d { // nothing was refused that lasts, so the lifetime does not begin again
+		return d
+	}
+	if !isKnown && len(k.byModel) >= maxKnownDialects {
+		for other := range k.byModel {
+			delete(k.byModel, other)
 			break
 		}
 	}
-	s.refused[model] = time.Now()
+	k.byModel[model] = knownDialect{d, time.Now()}
+	return d
 }
 
-// wasRefused reports whether the feature was refused for the model within refusalLifetime.
-func (s *modelRefusals) wasRefused(model string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	refusedAt, known := s.refused[model]
-	if known && time.Since(refusedAt) > refusalLifetime {
-		delete(s.refused, model)
-		return false
+// get returns the dialect for a new request to the model, without everything that was refused within dialectLifetime.
+func (k *knownDialects) get(model string) dialect {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := k.byModel[model]
+	if time.Since(known.refusedAt) > dialectLifetime {
+		delete(k.byModel, model)
+		return dialect{}
 	}
-	return known
+	return known.dialect
 }

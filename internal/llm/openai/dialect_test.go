@@ -112,31 +112,31 @@ func TestImagesAreKeptIfTheErrorIsAboutSomethingElse(t *testing.T) {
 		s, m := newEndpoint(t, Config{}, replyStatus(400, fmt.Sprintf(`{"error":{"message":%q}}`, said)))
 		_, err := llmtest.Collect(t.Context(), m, r)
 		requireError(t, err, llm.ModelError)
-		if n := len(s.receivedRequests()); n != 1 || m.images.wasRefused("m") {
-			t.Errorf("%s: got %d requests and the images remembered as refused: %t, want 1 and false", said, n, m.images.wasRefused("m"))
+		if n := len(s.receivedRequests()); n != 1 || m.dialects.get("m").noImages {
+			t.Errorf("%s: got %d requests and the images remembered as refused: %t, want 1 and false", said, n, m.dialects.get("m").noImages)
 		}
 	}
 }
 
-func TestImageRefusalsAreForgottenAfterAnHour(t *testing.T) {
+func TestKnownDialectsAreForgottenAfterAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s modelRefusals
-		s.add("a")
-		<-time.After(refusalLifetime)
-		if !s.wasRefused("a") || s.wasRefused("b") {
-			t.Errorf("after an hour: got %t for a and %t for b, want true and false", s.wasRefused("a"), s.wasRefused("b"))
+		var k knownDialects
+		k.set("a", dialect{noImages: true})
+		<-time.After(dialectLifetime)
+		if !k.get("a").noImages || k.get("b").noImages {
+			t.Errorf("after an hour: got %t for a and %t for b, want true and false", k.get("a").noImages, k.get("b").noImages)
 		}
 		<-time.After(time.Second)
-		if s.wasRefused("a") {
-			t.Error("after more than an hour: got a as refused, want it forgotten")
+		if k.get("a").noImages {
+			t.Error("after more than an hour: got images of a as refused, want that forgotten")
 		}
 	})
-	var s modelRefusals
-	for i := range maxRefusedModels + 100 {
-		s.add(fmt.Sprint(i))
+	var k knownDialects
+	for i := range maxKnownDialects + 100 {
+		k.set(fmt.Sprint(i), dialect{noImages: true})
 	}
-	if n := len(s.refused); n != maxRefusedModels || !s.wasRefused(fmt.Sprint(maxRefusedModels+99)) {
-		t.Errorf("got %d models, want %d with the last one", n, maxRefusedModels)
+	if n := len(k.byModel); n != maxKnownDialects || !k.get(fmt.Sprint(maxKnownDialects+99)).noImages {
+		t.Errorf("got %d models, want %d with the last one", n, maxKnownDialects)
 	}
 }
 

@@ -35,7 +35,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"answerd/internal/auth/fetch"
@@ -100,14 +99,12 @@ type Model struct {
 	log              *slog.Logger
 	telemetry        *instruments
 	tools            toolCache
-	endpoint         string                  // identifies the endpoint in llm.Extensions
-	key              func() string           // returns the API key for the next request; "" for none
-	options          []option.RequestOption  // for every request: query and headers
-	secrets          []string                // values of headers and URLs, which are removed from logged messages
-	dialect          atomic.Pointer[dialect] // what the endpoint refuses for all models; nil if nothing yet
-	// The models for which the endpoint refuses images, a response_format, strict tools, or the role system.
-	images, formats, strictTools, systemRoles modelRefusals
-	showErrors                                bool
+	endpoint         string                 // identifies the endpoint in llm.Extensions
+	key              func() string          // returns the API key for the next request; "" for none
+	options          []option.RequestOption // for every request: query and headers
+	secrets          []string               // values of headers and URLs, which are removed from logged messages
+	dialects         knownDialects
+	showErrors       bool
 }
 
 // New returns a Model for cfg. It sends no requests. If cfg.BaseURL is invalid, every Stream returns an error.
@@ -240,7 +237,7 @@ func (m *Model) Stream(ctx context.Context, request llm.Request) iter.Seq2[llm.P
 // count as a retry, because the endpoint works, and the first question after each start would otherwise use up the
 // retries. The loop ends, because withoutRefused only sets fields of the dialect and never clears one.
 func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emit emitter) error {
-	dialect := m.knownDialect(request.Model)
+	dialect := m.dialects.get(request.Model)
 	body, err := m.encodeWithDialect(request, dialect)
 	if err != nil {
 		return err
@@ -276,40 +273,18 @@ func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emi
 	}
 }
 
-// knownDialect returns the dialect for a new request to model, without everything that the endpoint has refused before.
-func (m *Model) knownDialect(model string) dialect {
-	var d dialect
-	if known := m.dialect.Load(); known != nil {
-		d = *known
-	}
-	d.noImages = m.images.wasRefused(model)
-	d.noFormat = m.formats.wasRefused(model)
-	d.noStrict = m.strictTools.wasRefused(model)
-	d.noSystem = m.systemRoles.wasRefused(model)
-	return d
-}
-
-// rememberDialect stores the refusals in d for later requests. If two streams do that at the same time, one of two
-// refusals by the whole endpoint may be lost. The next request then meets it again. Some apply to the whole endpoint, and some only to the
-// model, for refusalLifetime. A refusal of a single schema or tool is not stored. rememberDialect logs a warning when a
-// model is found not to accept images or response_format.
+// rememberDialect stores the refusals in d for later requests to the model. It logs a warning when the model is found
+// not to accept images or response_format.
 func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
-	m.dialect.Store(&dialect{oldMaxTokens: d.oldMaxTokens, noStreamOptions: d.noStreamOptions})
-	if d.noImages && !m.images.wasRefused(model) {
-		m.images.add(model)
+	before := m.dialects.get(model)
+	after := m.dialects.set(model, d)
+	if after.noImages && !before.noImages {
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no images, so it gets a line of text in place of each",
-			slog.String("model", model), slog.String("remembered_for", refusalLifetime.String()), help.Images.Attr())
+			slog.String("model", model), slog.String("remembered_for", dialectLifetime.String()), help.Images.Attr())
 	}
-	if d.noStrict && !d.toolRefused && !m.strictTools.wasRefused(model) {
-		m.strictTools.add(model)
-	}
-	if d.noSystem && !m.systemRoles.wasRefused(model) {
-		m.systemRoles.add(model)
-	}
-	if d.noFormat && !d.schemaRefused && !m.formats.wasRefused(model) {
-		m.formats.add(model)
+	if after.noFormat && !before.noFormat {
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no response_format, so the schema of an answer is written into its prompt",
-			slog.String("model", model), slog.String("remembered_for", refusalLifetime.String()))
+			slog.String("model", model), slog.String("remembered_for", dialectLifetime.String()))
 	}
 }
 

@@ -72,8 +72,8 @@ func TestRefusedSchemaIsNotRemembered(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(s.receivedRequests()); n != 3 || m.formats.wasRefused("m") {
-		t.Errorf("got %d requests and the format remembered as refused: %t, want 3 and false", n, m.formats.wasRefused("m"))
+	if n := len(s.receivedRequests()); n != 3 || m.dialects.get("m").noFormat {
+		t.Errorf("got %d requests and the format remembered as refused: %t, want 3 and false", n, m.dialects.get("m").noFormat)
 	}
 }
 
