@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"answerd/internal/auth/strictjson"
 )
 
@@ -171,14 +173,11 @@ func claimValues(claims map[string]json.RawMessage, name string) []string {
 // claimAt returns the member of claims at pointer, a JSON pointer (RFC 6901) that begins with "/". It returns nil if
 // there is no such member.
 func claimAt(claims map[string]json.RawMessage, pointer string) json.RawMessage {
-	unescape := strings.NewReplacer("~1", "/", "~0", "~")
 	members := strictjson.Object(claims)
 	var member json.RawMessage
-	for i, token := range strings.Split(pointer[1:], "/") {
-		if i > 0 {
-			members, _ = strictjson.Parse(member) // nil if member is not an object, so that nothing is found
-		}
-		member = members[unescape.Replace(token)]
+	for name := range jsontext.Pointer(pointer).Tokens() {
+		member = members[name]
+		members, _ = strictjson.Parse(member) // nil if member is not an object, so that nothing below it is found
 	}
 	return member
 }

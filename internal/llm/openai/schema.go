@@ -95,9 +95,8 @@ func (root orderedObject) resolveRef(ref json.RawMessage) (target orderedObject,
 		return nil, false
 	}
 	target = root
-	unescape := strings.NewReplacer("~1", "/", "~0", "~") // RFC 6901, section 4
-	for _, name := range strings.Split(pointer[len("#/"):], "/") {
-		if target, ok = decodeObject(target.member(unescape.Replace(name))); !ok {
+	for name := range jsontext.Pointer(pointer[len("#"):]).Tokens() {
+		if target, ok = decodeObject(target.member(name)); !ok {
 			return nil, false
 		}
 	}

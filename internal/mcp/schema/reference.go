@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // reference is a $ref, a $dynamicRef, or a $recursiveRef (draft 2019-09 core, 8.2.4.2).
@@ -144,11 +146,7 @@ func (v *value) hasLocation(pointer string) bool {
 // resolvePointer returns the value in v to which a JSON pointer (RFC 6901) refers, or nil if v has no such value.
 // pointer must be empty or begin with a slash.
 func (v *value) resolvePointer(pointer string) *value {
-	if pointer == "" {
-		return v
-	}
-	for _, token := range strings.Split(pointer[1:], "/") {
-		name := strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+	for name := range jsontext.Pointer(pointer).Tokens() {
 		v = v.child(name)
 		if v == nil {
 			return nil
