@@ -150,6 +150,26 @@ func TestStrictResponseFormatsAreValidated(t *testing.T) {
 	}
 }
 
+// Clients parse every text of a message as the answer, which the text before a call of theirs is not.
+func TestStructuredAnswerHasNoTextBesideTheCallersCalls(t *testing.T) {
+	t.Parallel()
+	model := llmtest.Turns(llmtest.SaysAndCalls("Let me look.", llmtest.Call{Name: "locate", Args: `{"exact":true}`}))
+	s := newService(t, model, nil, nil)
+	format := `"name":"n","strict":true,"schema":` + sumSchema
+	chat := `,"tools":[{"type":"function","function":{"name":"locate"}}],"response_format":{"type":"json_schema","json_schema":{` + format + `}}`
+	responses := `,"tools":[{"type":"function","name":"locate"}],"text":{"format":{"type":"json_schema",` + format + `}}`
+	for _, more := range []string{"", `,"stream":true`} {
+		for path, body := range map[string]string{
+			"/v1/chat/completions": chatCompletionBody("?", chat, more), "/v1/responses": responsesBody("?", responses, more),
+		} {
+			got := readText(t, s.do(t, "POST", path, body))
+			if !strings.Contains(got, `{\"exact\":true}`) || strings.Contains(got, "Let me look.") {
+				t.Errorf("%s%s: got %s, want the call without the text beside it", path, more, got)
+			}
+		}
+	}
+}
+
 // Clients send the format that is the default, although they could leave it out.
 func TestTextFormatKeepsTheSchemaOfTheAgent(t *testing.T) {
 	t.Parallel()

@@ -46,7 +46,8 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		enc.needsBreak = enc.hasText
 	case event.TextDelta:
 		// Clients join the contents of all chunks and parse them. With the text of earlier steps, or of an answer that
-		// the model has to correct, that would not be JSON. So only the final answer is sent, in one chunk.
+		// the model has to correct, that would not be JSON. So only the final answer is sent, in one chunk. The text
+		// beside calls that the client executes is not the answer.
 		if !enc.structured {
 			return enc.encodeText(b.Delta)
 		}
@@ -77,7 +78,7 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		}
 	case event.FinalAnswer:
 		enc.usage = b.Metadata.Usage
-		if enc.structured && b.Answer != "" {
+		if enc.structured && b.Answer != "" && b.FinishReason != "tool_calls" {
 			return append(enc.encodeDelta(delta{Content: &b.Answer}), enc.endStream(finishReason(b.FinishReason))...)
 		}
 		return enc.endStream(finishReason(b.FinishReason))
@@ -184,6 +185,7 @@ func finishReason(reason string) string {
 // all steps and the calls that the client executes.
 type Collector struct {
 	head        Header
+	structured  bool // the answer must be JSON
 	reasoning   strings.Builder
 	clientCalls []call // calls that the client executes
 	answer      event.FinalAnswer
@@ -197,6 +199,8 @@ func NewCollector(h Header) *Collector { return &Collector{head: h} }
 func (c *Collector) Add(e event.Event) {
 	c.reasoning.WriteString(reasoningText(e.Body))
 	switch b := e.Body.(type) {
+	case event.Start:
+		c.structured = b.StructuredOutput
 	case event.ToolCall:
 		if b.Executor != event.Client {
 			c.calledTools = true
@@ -218,8 +222,9 @@ func (c *Collector) CalledTools() bool { return c.calledTools }
 // completion's content is that answer; only streams have the text of earlier steps.
 func (c *Collector) Completion() any {
 	m := message{Role: "assistant", Content: &c.answer.Answer, Reasoning: c.reasoning.String(), ToolCalls: c.clientCalls}
-	if len(c.clientCalls) > 0 && c.answer.Answer == "" {
-		// In this format, the content of a message that only calls tools is null.
+	if len(c.clientCalls) > 0 && (c.answer.Answer == "" || c.structured) {
+		// In this format, the content of a message that only calls tools is null. Text beside such calls is not the
+		// answer, and clients would parse it as JSON if the answer must be JSON.
 		m.Content = nil
 	}
 	return completion{

@@ -336,13 +336,13 @@ func (enc *Encoder) markIncomplete() {
 	}
 }
 
-// encodeAnswer ends the response with the answer. It first adds a structured answer, and the calls of the client's
-// functions. If one of the run's limits cut the answer off, the reason is max_output_tokens, because the format has no
-// reason for such limits. An answer after max_tool_calls calls is complete, because OpenAI's API only ignores further
-// calls.
+// encodeAnswer ends the response with the answer. It first adds a structured answer, or the calls of the client's
+// functions; the text beside such calls is not a structured answer. If one of the run's limits cut the answer off, the
+// reason is max_output_tokens, because the format has no reason for such limits. An answer after max_tool_calls calls
+// is complete, because OpenAI's API only ignores further calls.
 func (enc *Encoder) encodeAnswer(answer event.FinalAnswer, e event.Event) {
 	enc.usage = answer.Metadata.Usage
-	if enc.structured && answer.Answer != "" {
+	if enc.structured && answer.Answer != "" && answer.FinishReason != "tool_calls" {
 		enc.openMessage(structuredAnswerPart)
 		enc.addText(answer.Answer)
 		enc.closeMessage()
