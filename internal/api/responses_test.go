@@ -196,10 +196,10 @@ func TestResponseResolvesItemReferences(t *testing.T) {
 
 	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?")), 200)
 	input := `[{"role":"user","content":"What is 1 + 2?"}`
-	for _, o := range one.Output {
-		input += `,{"type":"item_reference","id":"` + o.ID + `"}`
+	types := []string{`"type":"item_reference",`, ""} // the type is optional
+	for i, o := range one.Output {
+		input += `,{` + types[i] + `"id":"` + o.ID + `"}`
 	}
-
 	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(input+`,{"role":"user","content":[{"type":"input_text","text":"And?"}]}]`)), 200)
 	requests := s.Model.Requests()
 	var got []string

@@ -79,6 +79,9 @@ func (q *Request) readItem(field string, item inItem) error {
 		// input count, so any other item moves the approvals before it to PastApprovals.
 		q.PastApprovals, q.Approvals = append(q.PastApprovals, q.Approvals...), nil
 	}
+	if item.Type == "" && item.Role == "" && item.ID != "" {
+		item.Type = "item_reference" // the type of a reference is optional, too
+	}
 	switch item.Type {
 	case "", "message":
 		return q.readMessage(field, item)
