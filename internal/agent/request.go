@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
@@ -260,7 +261,7 @@ func (r *Request) AllowOnly(names []string) {
 	r.ClientTools = slices.DeleteFunc(r.ClientTools, func(t ClientTool) bool { return !slices.Contains(names, t.Name) })
 }
 
-// Limits on a request's metadata, in members and bytes.
+// Limits on a request's metadata, in members and characters.
 const (
 	maxPairs    = 32
 	maxPairName = 64
@@ -274,8 +275,8 @@ func (r *Request) SetMetadata(metadata map[string]string) *InvalidError {
 		return &InvalidError{"/metadata", fmt.Sprintf("must not have more than %d members", maxPairs)}
 	}
 	for name, text := range metadata {
-		if name == "" || len(name) > maxPairName || len(text) > maxPairText {
-			return &InvalidError{"/metadata", fmt.Sprintf("must be texts of at most %d bytes under names of 1 to %d bytes", maxPairText, maxPairName)}
+		if name == "" || utf8.RuneCountInString(name) > maxPairName || utf8.RuneCountInString(text) > maxPairText {
+			return &InvalidError{"/metadata", fmt.Sprintf("must be texts of at most %d characters under names of 1 to %d characters", maxPairText, maxPairName)}
 		}
 	}
 	r.Metadata = metadata

@@ -335,7 +335,7 @@ func TestDocumentRefusesTheBodiesThatAreRefused(t *testing.T) {
 		}
 		return "{" + strings.TrimPrefix(b.String(), ",") + "}"
 	}
-	long := func(n int) string { return `"` + strings.Repeat("x", n) + `"` }
+	long := func(n int) string { return `"` + strings.Repeat("語", n) + `"` } // maxLength counts characters, not bytes
 	turn := `{"role":"user","content":""}`
 	for field, values := range map[string]struct{ good, bad []string }{
 		"question":    {[]string{`"?"`}, []string{`""`, `" \t"`, `1`, `null`}},
@@ -349,7 +349,7 @@ func TestDocumentRefusesTheBodiesThatAreRefused(t *testing.T) {
 		"budget":      {[]string{`{}`, `{"tool_calls":1,"total_tokens":1,"seconds":0.5}`, `{"seconds":86400}`, `{"input_tokens":1,"output_tokens":1,"result_bytes":1,"cost":0.001}`}, []string{`1`, `{"input_tokens":0}`, `{"output_tokens":1.5}`, `{"result_bytes":0}`, `{"cost":0}`, `{"cost":1e10}`, `{"tool_calls":0}`, `{"total_tokens":0.5}`, `{"seconds":0}`, `{"seconds":86401}`, `{"x":1}`}},
 		"context":     {[]string{`{}`, pairs(32), `{"a":` + long(1024) + `}`, `{` + long(64) + `:""}`}, []string{pairs(33), `{"a":1}`, `{"":"v"}`, `{` + long(65) + `:""}`, `{"a":` + long(1025) + `}`}},
 		"prompt":      {[]string{`{"server":"a","name":"p"}`, `{"server":"a","name":"p","arguments":{"k":"v"}}`}, []string{`{}`, `null`, `{"server":"a"}`, `{"server":"","name":"p"}`, `{"server":"a","name":1}`, `{"server":"a","name":"p","x":1}`, `{"server":"a","name":"p","arguments":{"k":1}}`}},
-		"thread_id":   {[]string{long(128), `"!~"`}, []string{`""`, long(129), `"a b"`, `"é"`}},
+		"thread_id":   {[]string{`"` + strings.Repeat("x", 128) + `"`, `"!~"`}, []string{`""`, long(129), `"a b"`, `"é"`}},
 		"metadata":    {[]string{pairs(1)}, []string{`[]`}},
 		"background":  {[]string{`true`, `false`}, []string{`"true"`, `0`}},
 	} {

@@ -24,7 +24,7 @@ const (
 
 func TestWholeRequestIsUnderstood(t *testing.T) {
 	q, err := chat.Decode([]byte(`{
-		"model":"gpt-5","stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":7,"temperature":0,"stop":"END","verbosity":"low","metadata":{"k":"v"},
+		"model":"gpt-5","stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":7,"temperature":0,"stop":"END","verbosity":"low","metadata":{"k":"v","` + strings.Repeat("語", 64) + `":"` + strings.Repeat("語", 512) + `"},
 		"user":"ada","logprobs":false,"store":null,"response_format":{"type":"json_object"},
 		"messages":[
 			{"role":"system","content":"Rhyme."},
@@ -125,7 +125,7 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 		bodyWithMessages(hello, `,"response_format":{"type":"json_schema"}`):                                                               "response_format.json_schema",
 		bodyWithMessages(hello, `,"max_tokens":1e99`):                                                                                      "max_tokens",
 		bodyWithMessages(hello, `,"metadata":{"k":1}`):                                                                                     "metadata",
-		bodyWithMessages(hello, `,"metadata":{"k":"`+strings.Repeat("x", 1025)+`"}`):                                                       "metadata",
+		bodyWithMessages(hello, `,"metadata":{"k":"`+strings.Repeat("語", 1025)+`"}`):                                                       "metadata",
 		bodyWithMessages(hello, `,"functions":[]`):                                                                                         "functions",
 		bodyWithMessages(hello, `,"tools":[`+many(129, `{"type":"function","function":{"name":"x"}}`)+`]`):                                 "tools",
 		bodyWithMessages(hello, `,"tools":[{"type":"web_search"}]`):                                                                        "tools[0].type",

@@ -14,7 +14,8 @@ import (
 	"answerd/internal/agent/attachment"
 )
 
-// Bounds of a request, in bytes and items, below the bound of the whole body.
+// Bounds of a request, in characters and items, below the bound of the whole body. They count characters, not bytes, as
+// maxLength of the OpenAPI document does.
 const (
 	maxModel    = 256
 	maxHistory  = 1024
@@ -291,7 +292,7 @@ func (d *decoder) readAttachment() (media agent.Media) {
 // actions lists the ways to answer an elicitation (MCP, client/elicitation, "Response Actions").
 var actions = []string{"accept", "decline", "cancel"}
 
-// maxReason is the largest length, in bytes, of a person's reason for a decision.
+// maxReason is the largest length, in characters, of a person's reason for a decision.
 const maxReason = 1024
 
 // DecodeInput decodes the body of POST /runs/{run_id}/input. It is an answer to an approval if it has the field

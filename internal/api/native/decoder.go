@@ -323,21 +323,21 @@ const (
 	mustBeText   = "must be a string"
 )
 
-// readText reads a string of at most limit bytes, which may be empty.
+// readText reads a string of at most limit characters, which may be empty.
 func (d *decoder) readText(limit int) string {
 	s, _ := d.readString(mustBeText)
-	if len(s) > limit {
-		d.addError(fmt.Sprintf("must not be longer than %d bytes", limit))
+	if utf8.RuneCountInString(s) > limit {
+		d.addError(fmt.Sprintf("must not be longer than %d characters", limit))
 		return ""
 	}
 	return s
 }
 
-// readName reads the name of a server, a prompt or a tool, of 1 to maxName bytes.
+// readName reads the name of a server, a prompt or a tool, of 1 to maxName characters.
 func (d *decoder) readName() string {
-	detail := fmt.Sprintf("must be a string of 1 to %d bytes", maxName)
+	detail := fmt.Sprintf("must be a string of 1 to %d characters", maxName)
 	s, ok := d.readString(detail)
-	if ok && (s == "" || len(s) > maxName) {
+	if ok && (s == "" || utf8.RuneCountInString(s) > maxName) {
 		d.addError(detail)
 	}
 	return s
@@ -417,7 +417,7 @@ func (d *decoder) readNames(out []string) []string {
 }
 
 // readPairs reads an object whose values are strings, such as metadata. It may have maxPairs members, with names of at
-// most maxPairKey bytes and values of at most maxPairText bytes. The result is nil if the object has no valid members.
+// most maxPairKey characters and values of at most maxPairText characters. The result is nil if the object has no valid members.
 func (d *decoder) readPairs() map[string]string {
 	out := make(map[string]string)
 	count := 0 // members, including those with errors
@@ -427,11 +427,11 @@ func (d *decoder) readPairs() map[string]string {
 			d.skipValue()
 			continue
 		}
-		detail := fmt.Sprintf("must be a string of at most %d bytes under a name of 1 to %d bytes", maxPairText, maxPairKey)
+		detail := fmt.Sprintf("must be a string of at most %d characters under a name of 1 to %d characters", maxPairText, maxPairKey)
 		s, ok := d.readString(detail)
 		switch {
 		case !ok: // readString has added the error
-		case name == "" || len(name) > maxPairKey || len(s) > maxPairText:
+		case name == "" || utf8.RuneCountInString(name) > maxPairKey || utf8.RuneCountInString(s) > maxPairText:
 			d.addError(detail)
 		default:
 			out[name] = s

@@ -3,6 +3,7 @@ package native
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -97,9 +98,12 @@ func DecodeTitle(body json.RawMessage) (title string, _ error) {
 			continue
 		}
 		errorsBefore := len(dec.errors)
-		title = strings.Join(strings.Fields(dec.readText(event.MaxTitle)), " ")
-		if title == "" && len(dec.errors) == errorsBefore {
+		title = strings.Join(strings.Fields(dec.readText(maxUnbounded)), " ")
+		switch {
+		case title == "" && len(dec.errors) == errorsBefore:
 			dec.addError("must not be blank")
+		case len(title) > event.MaxTitle:
+			dec.addError(fmt.Sprintf("must not be longer than %d bytes", event.MaxTitle))
 		}
 	}
 	return title, dec.finishBody()

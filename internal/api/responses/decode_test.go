@@ -20,7 +20,7 @@ const hello = `{"role":"user","content":"Hello?"}`
 
 func TestWholeRequestIsUnderstood(t *testing.T) {
 	q, err := responses.Decode([]byte(`{
-		"model":"gpt-5","instructions":"Rhyme.","stream":true,"max_output_tokens":7,"max_tool_calls":3,"metadata":{"k":"v"},
+		"model":"gpt-5","instructions":"Rhyme.","stream":true,"max_output_tokens":7,"max_tool_calls":3,"metadata":{"k":"v","` + strings.Repeat("語", 64) + `":"` + strings.Repeat("語", 512) + `"},
 		"reasoning":{"effort":"low"},"text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"},"strict":true}},
 		"include":["x"],"truncation":"auto","user":"ada","prompt":null,"conversation":null,"parallel_tool_calls":true,
 		"input":[
@@ -149,7 +149,7 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 		bodyWithInput(text, `,"reasoning":5`):                                                                                  "reasoning",
 		bodyWithInput(text, `,"text":{"format":{"type":"yaml"}}`):                                                              "text.format.type",
 		bodyWithInput(text, `,"metadata":{"":"x"}`):                                                                            "metadata",
-		bodyWithInput(text, `,"metadata":{"k":"`+strings.Repeat("x", 1025)+`"}`):                                               "metadata",
+		bodyWithInput(text, `,"metadata":{"k":"`+strings.Repeat("語", 1025)+`"}`):                                               "metadata",
 		bodyWithInput(text, `,"metadata":[]`):                                                                                  "metadata",
 		bodyWithInput(text, `,"background":true,"store":false`):                                                                "background",
 		bodyWithInput(text, `,"tools":[5]`):                                                                                    "tools[0]",
