@@ -285,6 +285,32 @@ func TestUIChatRepeatsAMessageForTheSameKey(t *testing.T) {
 	wantProblem(t, s.do(t, "POST", "/api/chat", chatBody("c", "2 + 2?"), key...), 422, "unprocessable")
 }
 
+// Pages that leave the conversation to the server send only the last message, also if it is the assistant's and has the
+// result of a tool of the page.
+func TestUIChatContinuesItsThreadWithAResultAlone(t *testing.T) {
+	t.Parallel()
+	model := llmtest.Turns(llmtest.SaysAndCalls("I look.", llmtest.Call{Name: "locate", Args: "{}"}), llmtest.Calls(llmtest.Call{ID: "call_2", Name: "locate", Args: "{}"}), llmtest.Says("In Rome."))
+	s := newService(t, model, nil, nil)
+	post := func(message string) {
+		t.Helper()
+		list := decodeUIChunks(t, readFrames(t, s.do(t, "POST", "/api/chat", `{"id":"c","messages":[`+message+`],"tools":[{"name":"locate"}]}`), ""))
+		if got := chunkTypes(list); !strings.HasSuffix(got, "finish") {
+			t.Fatalf("%s: types %q, want them to end in finish", message, got)
+		}
+	}
+	call := func(id, output string) string {
+		return `{"type":"step-start"},{"type":"tool-locate","toolCallId":"` + id + `","state":"output-available","input":{},"output":"` + output + `"}`
+	}
+	post(`{"id":"m1","role":"user","parts":[{"type":"text","text":"Where am I?"}]}`)
+	post(`{"id":"m2","role":"assistant","parts":[` + call("call_1", "unknown") + `]}`)
+	post(`{"id":"m2","role":"assistant","parts":[` + call("call_1", "unknown") + `,` + call("call_2", "Rome") + `]}`)
+	if got, want := s.lastConversation(), "user:Where am I?|assistant:I look.locate{}|tool:unknown|assistant:locate{}|tool:Rome"; got != want {
+		t.Errorf("conversation %s, want %s", got, want)
+	}
+	unknown := `{"id":"unknown","messages":[{"id":"m2","role":"assistant","parts":[` + call("call_1", "Rome") + `]}]}`
+	wantProblem(t, s.do(t, "POST", "/api/chat", unknown), 400, "invalid_request")
+}
+
 // If the run waited before, and has continued or ended since, a stream from its beginning does not
 // end at the place where it waited.
 func TestStreamIgnoresSuspensionsThatAreOver(t *testing.T) {

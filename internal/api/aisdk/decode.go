@@ -106,6 +106,9 @@ func (q *Request) readQuestion(messages []message, id, trigger string) error {
 	}
 	switch messages[index].Role {
 	case "assistant":
+		if len(messages) == 1 {
+			q.continueThread()
+		}
 		return q.readAnsweredMessage(fmt.Sprintf("messages[%d]", index), messages[index])
 	case "system":
 		return &Invalid{"messages", "must end with a message of the user"}
@@ -133,6 +136,19 @@ func (q *Request) readAnsweredMessage(field string, msg message) error {
 		return &Invalid{"messages", "must end with a message of the user, an answer or the result of a tool"}
 	}
 	return nil
+}
+
+// continueThread makes a request whose only message is the assistant's continue the thread, which has the question and
+// the message's calls. So only the results of the last calls stay in the history. It does nothing if the message does
+// not end with results.
+func (q *Request) continueThread() {
+	first := len(q.History)
+	for first > 0 && q.History[first-1].Role == "tool" {
+		first--
+	}
+	if first < len(q.History) {
+		q.History, q.ContinueThread = q.History[first:], true
+	}
 }
 
 // inTool is a client tool: the page declares it in the request and executes its calls.
