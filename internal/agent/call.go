@@ -77,7 +77,11 @@ type callOutcome struct {
 	spent       *event.Spent    // what the call's child run has used; nil if it has none
 }
 
-const maxArgs = 64 << 10 // bytes of one call's arguments
+// Limits on the bytes of one call's arguments. API clients have tools that write whole files.
+const (
+	maxArgs       = 64 << 10
+	maxClientArgs = 256 << 10 // of a tool that the API client executes
+)
 
 const maxForModel = 256 << 10 // bytes of text that one result adds to the conversation
 
@@ -168,19 +172,23 @@ func (s *notificationSink) appendEvent(ctx context.Context, body event.Body) {
 }
 
 // parseArgs parses the model's arguments. If text is a JSON object, or empty, which counts as {}, it sets c.args.
-// Otherwise it stores the text, cut to maxArgs bytes, in c.argsText, and an explanation for the model in c.argsProblem.
+// Otherwise it stores the text, cut to the limit, in c.argsText, and an explanation for the model in c.argsProblem.
 // It does not try to repair the text.
 func (c *call) parseArgs(text string) {
 	trimmed := bytes.TrimSpace([]byte(text))
 	if len(trimmed) == 0 {
 		trimmed = []byte("{}")
 	}
+	limit := maxArgs
+	if c.byClient {
+		limit = maxClientArgs
+	}
 	var object map[string]json.RawMessage
 	err := json.Unmarshal(trimmed, &object)
 	switch {
-	case len(text) > maxArgs:
-		c.argsProblem = fmt.Sprintf("they are longer than %d bytes", maxArgs)
-		text = text[:maxArgs]
+	case len(text) > limit:
+		c.argsProblem = fmt.Sprintf("they are longer than %d bytes", limit)
+		text = text[:limit]
 	case !utf8.Valid(trimmed):
 		c.argsProblem = "they are not valid UTF-8"
 	case err != nil:

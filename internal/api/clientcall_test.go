@@ -106,3 +106,22 @@ func TestLongCallIDsAreReturnedUnchanged(t *testing.T) {
 		}
 	}
 }
+
+// A caller's tool may write a whole file. Its arguments arrive whole in every format, with a stream and without.
+func TestLongArgumentsOfACallersToolArriveWhole(t *testing.T) {
+	t.Parallel()
+	file := strings.Repeat("line ", 20_000)
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "write", Args: `{"file":"` + file + `"}`})), nil, nil)
+	function := `"name":"write","parameters":{"type":"object"}`
+	for path, body := range map[string]string{
+		"/v1/chat/completions": chatCompletionBody("?", `,"tools":[{"type":"function","function":{`+function+`}}]`),
+		"/v1/responses":        responsesBody("?", `,"tools":[{"type":"function",`+function+`}]`),
+		"/api/chat":            `{"id":"c","messages":[{"role":"user","parts":[{"type":"text","text":"?"}]}],"tools":[{` + function + `}]}`,
+	} {
+		got := readText(t, s.do(t, "POST", path, body))
+		whole := strings.Contains(got, `{\"file\":\"`+file+`\"}`) || strings.Contains(got, `"input":{"file":"`+file+`"}`)
+		if !whole {
+			t.Errorf("%s: got %d bytes that begin with %.200s, want the arguments whole", path, len(got), got)
+		}
+	}
+}
