@@ -82,15 +82,17 @@ func (h *Handler) continueUIChat(
 	head.After = run.Last.Seq
 	head.Outputs = make(map[string]json.RawMessage)
 	var inputs []agent.Input
+	fields := make(map[string]string) // the paths of the answers in the request, by interrupt id
 	for _, answer := range q.Answers {
 		isOpen := slices.ContainsFunc(open, func(i event.Interrupt) bool { return i.ID == answer.ID })
 		if isOpen {
 			inputs = append(inputs, answer.Input)
 			head.Outputs[answer.ID] = answer.Output
+			fields[answer.ID] = answer.Field
 		}
 	}
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
-		return err
+		return mapInputPointers(err, func(interrupt, pointer string) string { return jsonPointer(fields[interrupt]) + pointer })
 	}
 	h.streamUIChat(w, r, head)
 	return nil

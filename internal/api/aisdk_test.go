@@ -114,10 +114,13 @@ func TestUIChatMessageContinuesAfterTheAnswer(t *testing.T) {
 		t.Errorf("chunks %+v, want question %q of message %q", again, id, message)
 	}
 	wrong := wantProblem(t, s.do(t, "POST", "/api/chat", chatAnswerBody("c", message, id, `{"action":"accept","content":{"people":"x"}}`)), 422, "unprocessable")
-	if len(wrong.Errors) != 1 || wrong.Errors[0].Pointer != "/content/people" {
-		t.Errorf("wrong %+v, want 1 Errors with Pointer /content/people", wrong)
+	if want := "/messages/1/parts/0/output/content/people"; len(wrong.Errors) != 1 || wrong.Errors[0].Pointer != want {
+		t.Errorf("wrong %+v, want 1 Errors with Pointer %s", wrong, want)
 	}
-	wantProblem(t, s.do(t, "POST", "/api/chat", chatAnswerBody("c", message, id, `7`)), 400, "invalid_request")
+	wrong = wantProblem(t, s.do(t, "POST", "/api/chat", chatAnswerBody("c", message, id, `7`)), 400, "invalid_request")
+	if want := "/messages/1/parts/0/output/action"; len(wrong.Errors) != 1 || wrong.Errors[0].Pointer != want {
+		t.Errorf("wrong %+v, want 1 Errors with Pointer %s", wrong, want)
+	}
 	wantProblem(t, s.do(t, "POST", "/api/chat", chatAnswerBody("other", message, id, `{"action":"cancel"}`)), 409, "conflict")
 
 	rest := decodeUIChunks(t, readFrames(t, s.do(t, "POST", "/api/chat", chatAnswerBody("c", message, id, `{"action":"accept","content":{"people":2}}`)), ""))

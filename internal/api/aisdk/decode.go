@@ -131,7 +131,7 @@ func (q *Request) readAnsweredMessage(field string, msg message) error {
 		return &Invalid{field + ".id", "must be 1 to 128 bytes"}
 	}
 	q.MessageID = msg.ID
-	q.Answers = readAnswers(msg.Parts)
+	q.Answers = readAnswers(field, msg.Parts)
 	if len(q.Answers) == 0 && !q.HasToolResults() {
 		return &Invalid{"messages", "must end with a message of the user, an answer or the result of a tool"}
 	}
@@ -201,27 +201,30 @@ func (q *Request) readTools(in []inTool) error {
 // Answer is a person's answer to one interrupt of a run.
 type Answer struct {
 	agent.Input
+	Field string // the answer's path in the request, for errors
 	// Output is the output of the tool "elicitation" as the page posted it; nil for an approval.
 	Output json.RawMessage
 }
 
 // readAnswers returns the user's answers in the parts of a message: decisions about approvals, and outputs of
 // elicitations. An elicitation with an error counts as cancelled. Elicitations that are marked as executed by the
-// provider are ignored, because they were answered before (endElicitation sets the mark).
-func readAnswers(parts []part) (answers []Answer) {
-	for _, p := range parts {
+// provider are ignored, because they were answered before (endElicitation sets the mark). field is the message's path in
+// the request, for errors.
+func readAnswers(field string, parts []part) (answers []Answer) {
+	for i, p := range parts {
+		partField := fmt.Sprintf("%s.parts[%d]", field, i)
 		isElicitation := p.calledTool() == ElicitationTool && !p.ProviderExecuted
 		switch {
 		case p.Approval != nil && p.State == "approval-responded" && p.Approval.Approved != nil:
 			reason := p.Approval.Reason[:min(len(p.Approval.Reason), maxReason)]
 			reason = strings.ToValidUTF8(reason, "") // the cut may split a character
 			decision := agent.Input{ID: p.Approval.ID, Approved: p.Approval.Approved, Reason: reason}
-			answers = append(answers, Answer{Input: decision})
+			answers = append(answers, Answer{Input: decision, Field: partField + ".approval"})
 		case isElicitation && p.State == "output-available":
-			answers = append(answers, Answer{readElicitation(p), p.Output})
+			answers = append(answers, Answer{readElicitation(p), partField + ".output", p.Output})
 		case isElicitation && p.State == "output-error":
 			cancelled := agent.Input{ID: p.ToolCallID, Action: "cancel"}
-			answers = append(answers, Answer{cancelled, json.RawMessage(`{"action":"cancel"}`)})
+			answers = append(answers, Answer{cancelled, partField, json.RawMessage(`{"action":"cancel"}`)})
 		}
 	}
 	return answers
