@@ -71,8 +71,8 @@ func (p *Problem) IsTooLate() bool {
 	return p.Status == http.StatusConflict || p.Status == http.StatusNotFound || p.Status == http.StatusGone
 }
 
-// IsBusy reports whether answerd is only too busy for a question now. It has started no run, so the client may send the
-// same question again after RetryAfter.
+// IsBusy reports whether answerd cannot serve the request now, but may do so later. The client may send the same request
+// again after RetryAfter, and a question with the same idempotency key.
 func (p *Problem) IsBusy() bool {
-	return p.Code == "rate_limited" || p.Code == "overloaded" || p.Code == "draining"
+	return p.Code == "rate_limited" || p.Code == "overloaded" || p.Code == "draining" || p.Code == "log_unavailable"
 }

@@ -114,8 +114,8 @@ func (e *evaluator) cancelRun(ctx context.Context, runID string) {
 
 // awaitAnswer sends the question until the run has an answer, and returns the answer. Each time the run is suspended,
 // it answers the new interrupts and sends the question again. The idempotency key attaches the repeated question to the
-// same run. While the service is too busy, awaitAnswer calls pause with the time to wait and tries again, at most
-// maxRetries times in all. It sets r.runID and r.declined.
+// same run. While the service is too busy for one of these requests, awaitAnswer calls pause with the time to wait and
+// sends the question again, at most maxRetries times in all. It sets r.runID and r.declined.
 func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pause func(time.Duration) error) (*reply, error) {
 	header := http.Header{"Idempotency-Key": {rand.Text()}}
 	answered := make(map[string]bool) // by interrupt id
@@ -123,36 +123,31 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pau
 	for {
 		var got reply
 		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, header, &got)
+		if err == nil {
+			r.runID = got.RunID
+			if status != http.StatusAccepted {
+				return &got, nil
+			}
+			answeredBefore := len(answered)
+			err = e.answerNewInterrupts(ctx, r, got.Interrupts, q.approve, answered)
+			if err == nil && len(answered) == answeredBefore { // the run has not processed the answers yet
+				err = wait(ctx, inputWait)
+			}
+		}
 		p, isProblem := errors.AsType[*client.Problem](err)
 		isBusy := isProblem && p.IsBusy() && p.RetryAfter > 0
 		if isBusy && retries < maxRetries {
 			retries++
-			if err := pause(p.RetryAfter); err != nil {
-				return nil, err
-			}
-			continue
+			err = pause(p.RetryAfter)
 		}
 		if err != nil {
 			return nil, err
 		}
-		r.runID = got.RunID
-		if status != http.StatusAccepted {
-			return &got, nil
-		}
-		answeredBefore := len(answered)
-		if err := e.answerNewInterrupts(ctx, r, got.Interrupts, q.approve, answered); err != nil {
-			return nil, err
-		}
-		if len(answered) == answeredBefore { // the run has not processed the answers yet
-			if err := wait(ctx, inputWait); err != nil {
-				return nil, err
-			}
-		}
 	}
 }
 
-// answerNewInterrupts answers the interrupts that answered does not have yet, and adds their ids to answered. It
-// returns an error if a run has more than maxInterrupts.
+// answerNewInterrupts answers the interrupts that answered does not have yet, and adds the ids of those that it has
+// answered to answered. It returns an error if a run has more than maxInterrupts.
 func (e *evaluator) answerNewInterrupts(ctx context.Context, r *outcome, interrupts []event.Interrupt, approve bool, answered map[string]bool) error {
 	for _, interrupt := range interrupts {
 		if answered[interrupt.ID] {
@@ -161,10 +156,10 @@ func (e *evaluator) answerNewInterrupts(ctx context.Context, r *outcome, interru
 		if len(answered) >= maxInterrupts {
 			return fmt.Errorf("the run asked a person more than %d times", maxInterrupts)
 		}
-		answered[interrupt.ID] = true
 		if err := e.answerInterrupt(ctx, r, interrupt, approve); err != nil {
 			return err
 		}
+		answered[interrupt.ID] = true
 	}
 	return nil
 }
@@ -180,27 +175,30 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // answerInterrupt answers an interrupt. It approves calls if approve is true and declines them otherwise. It declines
-// forms and higher limits, because an evaluation has no user who could answer. It adds everything that it declined to
+// forms and higher limits, because an evaluation has no user who could answer. It adds what it has declined to
 // r.declined.
 func (e *evaluator) answerInterrupt(ctx context.Context, r *outcome, interrupt event.Interrupt, approve bool) error {
 	input := map[string]any{"id": interrupt.ID}
+	declined := ""
 	switch {
 	case interrupt.Kind == event.KindElicitation:
 		input["action"] = "decline"
-		r.declined = append(r.declined, "a form of "+interrupt.Server)
+		declined = "a form of " + interrupt.Server
 	case interrupt.Kind == event.KindApproval && approve:
 		input["approved"] = true
 	default:
 		input["approved"], input["reason"] = false, "nobody approves calls in this evaluation"
+		declined = "more of " + interrupt.Limit
 		if interrupt.Kind == event.KindApproval {
-			r.declined = append(r.declined, "the call of "+interrupt.Tool)
-		} else {
-			r.declined = append(r.declined, "more of "+interrupt.Limit)
+			declined = "the call of " + interrupt.Tool
 		}
 	}
 	err := e.client.SendInput(ctx, r.runID, input)
 	if p, ok := errors.AsType[*client.Problem](err); ok && p.IsTooLate() {
-		return nil // it expired or was answered elsewhere, and the run continues without this answer
+		err = nil // it expired or was answered elsewhere, and the run continues without this answer
+	}
+	if err == nil && declined != "" {
+		r.declined = append(r.declined, declined)
 	}
 	return err
 }

@@ -78,6 +78,32 @@ func TestSuspendedRunIsCancelledAtMaxSeconds(t *testing.T) {
 	}
 }
 
+// A 429 or 503 for an answer to an interrupt is not the end of the run, which still waits for the answer.
+func TestInputIsSentAgainToABusyService(t *testing.T) {
+	t.Parallel()
+	for status, code := range map[int]string{http.StatusTooManyRequests: "rate_limited", http.StatusServiceUnavailable: "log_unavailable"} {
+		inputs := 0
+		got := runSuite(t, "cases: [{name: a, question: a, expect: {contains: b}}]", func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path == "/runs/run_1/input":
+				if inputs++; inputs == 1 {
+					w.Header().Set("Retry-After", "1")
+					w.WriteHeader(status)
+					fmt.Fprintf(w, `{"code":%q}`, code)
+				}
+			case inputs < 2:
+				w.WriteHeader(http.StatusAccepted)
+				fmt.Fprint(w, `{"run_id":"run_1","interrupts":[{"id":"i","kind":"approval","tool":"t"}]}`)
+			default:
+				fmt.Fprint(w, `{"run_id":"run_1","answer":"b"}`)
+			}
+		})
+		if !got.Passed || inputs != 2 || len(got.Declined) != 1 {
+			t.Errorf("%s: got %+v after %d inputs, want a pass after 2, with one declined call", code, got, inputs)
+		}
+	}
+}
+
 // A float has 53 bits, and ids have more. A model that rounds one has not given the right answer.
 func TestRunComparesLargeIntegersExactly(t *testing.T) {
 	const suite = "cases: [{name: a, question: a, expect: {json: {/id: 18446744073709551615}, schema: {properties: {id: {const: 18446744073709551615}}}}}]"
