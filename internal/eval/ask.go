@@ -64,7 +64,8 @@ type reply struct {
 
 // ask asks q and waits at most q.limit for the end of the run. The time does not count while the service is too busy to
 // start the run. If the limit has passed or ctx ends, ask closes the connection of POST /answer, and answerd then
-// cancels the run. A run that was suspended outlives that connection, so ask cancels it by a request.
+// cancels the run. A run that was suspended outlives that connection, so ask cancels it by a request if there is no
+// answer.
 //
 // ask returns an error only if ctx ends. All other failures, such as a reached limit, are part of the outcome.
 func (e *evaluator) ask(ctx context.Context, q question) (*outcome, error) {
@@ -86,7 +87,7 @@ func (e *evaluator) ask(ctx context.Context, q question) (*outcome, error) {
 	}
 	reply, err := e.awaitAnswer(limitCtx, q, r, pause)
 	r.elapsed = time.Since(began)
-	if limitCtx.Err() != nil && r.runID != "" {
+	if err != nil && r.runID != "" {
 		e.cancelRun(ctx, r.runID)
 	}
 	switch {
@@ -104,8 +105,8 @@ func (e *evaluator) ask(ctx context.Context, q question) (*outcome, error) {
 	return r, nil
 }
 
-// cancelRun cancels a run, also if ctx has ended. It ignores errors: the case fails anyway, and a run that waits for a
-// person ends by itself later.
+// cancelRun cancels a run, also if ctx has ended. It ignores errors: the case fails anyway, and the run may have
+// ended. A run that waits for a person ends by itself later.
 func (e *evaluator) cancelRun(ctx context.Context, runID string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer cancel()

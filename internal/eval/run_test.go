@@ -57,24 +57,33 @@ func TestRunIsCancelledAtMaxSeconds(t *testing.T) {
 }
 
 // A run that was suspended does not end with the connection of its question.
-func TestSuspendedRunIsCancelledAtMaxSeconds(t *testing.T) {
+func TestSuspendedRunIsCancelledAfterAFailure(t *testing.T) {
 	t.Parallel()
-	cancelled := make(chan string, 1)
-	runSuite(t, "cases: [{name: a, question: a, expect: {max_seconds: 0.1}}]", func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/answer" {
-			cancelled <- r.Method + " " + r.URL.Path
-			return
+	for failure, interrupts := range map[string]string{"max_seconds": "", "run": `{"id":"i"}`} {
+		cancelled := make(chan string, 1)
+		got := runSuite(t, "cases: [{name: a, question: a, expect: {max_seconds: 0.1}}]", func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/answer":
+				w.WriteHeader(http.StatusAccepted)
+				fmt.Fprintf(w, `{"run_id":"run_1","interrupts":[%s]}`, interrupts)
+			case "/runs/run_1/input":
+				w.WriteHeader(http.StatusForbidden)
+				fmt.Fprint(w, `{"code":"forbidden"}`)
+			default:
+				cancelled <- r.Method + " " + r.URL.Path
+			}
+		})
+		if len(got.Failures) != 1 || got.Failures[0].Expect != failure {
+			t.Errorf("got %+v, want a failure of %s", got, failure)
 		}
-		w.WriteHeader(http.StatusAccepted)
-		fmt.Fprint(w, `{"run_id":"run_1","interrupts":[]}`)
-	})
-	select {
-	case got := <-cancelled:
-		if want := "POST /runs/run_1/cancel"; got != want {
-			t.Errorf("request %s, want %s", got, want)
+		select {
+		case got := <-cancelled:
+			if want := "POST /runs/run_1/cancel"; got != want {
+				t.Errorf("%s: request %s, want %s", failure, got, want)
+			}
+		default:
+			t.Errorf("%s: no request after the failure, want one that cancels the run", failure)
 		}
-	default:
-		t.Error("no request after the limit, want one that cancels the run")
 	}
 }
 
