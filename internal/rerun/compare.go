@@ -187,10 +187,13 @@ func comparedMembers(e event.Event, line []byte) map[string]any {
 			delete(out, "used")
 			delete(out, "max")
 		}
+	case event.BudgetRequired:
+		deleteTimeUsed(out)
 	case event.Suspended:
 		interrupts, _ := out["interrupts"].([]any)
 		for _, item := range interrupts {
 			interrupt, _ := item.(map[string]any) // delete does nothing with a nil map
+			deleteTimeUsed(interrupt)
 			delete(interrupt, "id")
 			for _, name := range notCompared {
 				delete(interrupt, name)
@@ -198,6 +201,15 @@ func comparedMembers(e event.Event, line []byte) map[string]any {
 		}
 	}
 	return out
+}
+
+// deleteTimeUsed removes from a question about a limit how much of it was used, and the message, which says the same, if
+// the limit is the time limit.
+func deleteTimeUsed(question map[string]any) {
+	if question["limit"] == timeLimit {
+		delete(question, "used")
+		delete(question, "message")
+	}
 }
 
 // decodeExact decodes JSON for a comparison. Equal numbers become equal values even if they are spelled differently,

@@ -293,6 +293,23 @@ func TestTimeIsTakenFromTheRecording(t *testing.T) {
 	requireSameRerun(t, exportRun(t, h, run.ID))
 }
 
+// The question about the time names the time that has passed, which is not exactly that of the limit.
+func TestQuestionAboutTheTimeRunsAgain(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil)
+	run := h.StartRun(t, agent.Request{Interactive: true, AskAtLimit: true, Budget: agent.Budget{Seconds: 0.3}})
+	events := h.EventsUntil(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.Suspended); return ok })
+	asked := agenttest.EventsOf[event.BudgetRequired](events)
+	if len(asked) != 1 {
+		t.Fatalf("events = %s, want one question about the time", agenttest.TypesOf(events))
+	}
+	answer := agent.Input{ID: asked[0].InterruptID, Approved: new(true), Args: json.RawMessage(`{"max":60}`)}
+	if err := h.Answer(t.Context(), auth.Identity{}, run.ID, answer); err != nil {
+		t.Fatal(err)
+	}
+	h.Events(t, run.ID)
+	requireSameRerun(t, exportRun(t, h, run.ID))
+}
+
 func TestTakeoverRunsAgain(t *testing.T) {
 	for _, s := range scenario.All(t) {
 		if s.Name == "takeover" {
