@@ -59,6 +59,28 @@ func TestDecisionsOfHooksAreRepeated(t *testing.T) {
 	}
 }
 
+// The end of the run cancels the other calls of the turn, which their servers have already received.
+func TestRunThatAHookEndsWhileACallIsInFlightRunsAgain(t *testing.T) {
+	var h *agenttest.Fixture
+	service := webhooktest.New(t, func(q webhooktest.Question) string {
+		if q.Hook != "tool_result" {
+			return `{}`
+		}
+		<-h.Tools.Entered
+		return `{"abort":true,"reason":"Enough."}`
+	})
+	hooks, err := webhook.New(webhook.Options{URL: service.URL, Secret: webhooktest.Secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(hooks.Close)
+	h = agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{Name: "wait"})),
+		func(o *agent.Options) { o.Hooks = hooks })
+	run := h.StartRun(t, agent.Request{})
+	agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID))
+	requireSameRerun(t, exportRun(t, h, run.ID))
+}
+
 func TestDenialsByRulesAreRepeated(t *testing.T) {
 	parsed, err := auth.ParseRules([]byte(`{"rules": [{"tools": ["add"], "models": ["scripted"]}]}`))
 	if err != nil {

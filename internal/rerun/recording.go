@@ -361,7 +361,8 @@ func (r *recording) abortedBy() *recordedCall {
 		case event.ToolResult:
 			last = r.calls[body.CallID]
 		case event.ToolError:
-			if body.Payload == recorded.CallCancelled || body.Payload == event.OpenAtEnd {
+			isCancelled := body.Kind == string(mcp.Cancelled) && !strings.HasPrefix(body.Payload, timeForTools)
+			if isCancelled || body.Payload == event.OpenAtEnd {
 				return last
 			}
 			last = r.calls[body.CallID]
