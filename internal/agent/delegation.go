@@ -73,7 +73,8 @@ type childRun struct {
 	exec *toolExecution
 	id   string
 
-	catchingUp bool              // readToEnd reads events that an earlier process has reported as tool_progress
+	catchingUp bool              // readToEnd has not read all events that the child of an earlier process has so far
+	reported   float64           // progress that an earlier process has reported
 	progress   float64           // how many of the child's events have become tool_progress, in all processes
 	waiting    []event.Interrupt // the child's open questions, if it is suspended
 	askedIDs   map[string]bool   // the ids of the child's questions that the parent's owner was already asked
@@ -97,6 +98,9 @@ func (c *childRun) open(ctx context.Context) error {
 	if hasBegun {
 		c.id = earlier.Child
 		c.catchingUp = true
+		if progress := earlier.Progress; progress.ChildRunID == c.id {
+			c.reported = progress.Progress
+		}
 		c.loop.run.suspension.beginChildWait(c.id)
 		c.exec.childID = c.id
 		return nil
@@ -283,7 +287,7 @@ func interruptIDs(questions []event.Interrupt) (ids []string) {
 }
 
 // relayEvent updates c.waiting, the child's open questions, and reports the child's progress as tool_progress of the
-// parent's call. While c.catchingUp is set, it only counts the events that an earlier process has reported.
+// parent's call. It only counts what an earlier process has reported.
 func (c *childRun) relayEvent(ctx context.Context, e event.Event) error {
 	if s, ok := e.Body.(event.Suspended); ok {
 		c.waiting = s.Interrupts
@@ -296,7 +300,7 @@ func (c *childRun) relayEvent(ctx context.Context, e event.Event) error {
 		return nil
 	}
 	c.progress++
-	if c.catchingUp {
+	if c.progress <= c.reported {
 		return nil
 	}
 	message, _ = content.TruncateText(message, maxProgress, "")

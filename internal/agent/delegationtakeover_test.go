@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -128,6 +129,47 @@ func TestHookChangesTheQuestionOfAChildThatIsStartedAgain(t *testing.T) {
 	result := agenttest.EventsOf[event.ToolResult](events)[0]
 	if start.Question != "nothing" || string(result.Args) != `{"question":"nothing"}` {
 		t.Errorf("the child was asked %q and the result has arguments %s, want those of the hook", start.Question, result.Args)
+	}
+}
+
+// The process of a parent dies before it has reported what its child did, and the child ends before the next process
+// reads it. That process reports the rest.
+func TestProgressOfAChildIsCompleteAfterATakeover(t *testing.T) {
+	origin := familyRecordingLog{&recordingLog{Log: memory.New(memory.Options{})}}
+	newFixture := func(log event.Log) *agenttest.Fixture {
+		return agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+			"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Yes.")),
+		}), withAgents(t, fiveAgents, func(o *agent.Options) { o.Log, o.Durable = log, true }))
+	}
+	progressOf := func(events []event.Event) (out []string) {
+		for _, b := range agenttest.EventsOf[event.ToolProgress](events) {
+			out = append(out, fmt.Sprint(b.Progress, " ", b.Message))
+		}
+		return out
+	}
+	first := newFixture(origin)
+	run := first.StartRun(t, agent.Request{Background: true})
+	want := progressOf(first.Events(t, run.ID))
+
+	var stored []operation // without the end of the parent's call, and with the first of its reports alone
+	reports, results := 0, 0
+	for _, o := range origin.recordedOperations() {
+		if o.what == "tool_progress" {
+			reports++
+		}
+		if o.what == "tool_result" {
+			results++
+		}
+		if results == 2 { // the child's call has ended before
+			break
+		}
+		if o.what != "tool_progress" || reports == 1 {
+			stored = append(stored, o)
+		}
+	}
+	got := progressOf(newFixture(replayOperations(t, stored)).Events(t, run.ID))
+	if len(want) < 3 || !slices.Equal(got, want) {
+		t.Errorf("progress after the takeover: got %q, want %q", got, want)
 	}
 }
 

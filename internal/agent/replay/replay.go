@@ -106,10 +106,12 @@ type Call struct {
 	Elicited     map[string]event.ElicitationResolved
 
 	// Child is the newest child run of a call that asks another agent; "" before there is one. Spent is what the child
-	// has used; nil before it has ended. Relayed are the child's questions, in order.
-	Child   string
-	Spent   *event.Spent
-	Relayed []*Relayed
+	// has used; nil before it has ended. Relayed are the child's questions, in order. Progress is the newest report about
+	// the call, such as one about the child.
+	Child    string
+	Spent    *event.Spent
+	Relayed  []*Relayed
+	Progress event.ToolProgress
 
 	input partJoiner // the parts of NoteInput
 }
@@ -390,6 +392,8 @@ func (s *State) applyCallEvent(e event.Event) {
 		if body.Args != nil {
 			c.Args = string(body.Args)
 		}
+	case event.ToolProgress:
+		s.Calls[body.CallID].Progress = body
 	case event.ToolResult:
 		s.Calls[body.CallID].End = body
 	case event.ToolError:
