@@ -180,3 +180,55 @@ func TestAskSendsAnAnswerAgainIfTheServiceIsTooBusy(t *testing.T) {
 		t.Errorf("got %v after %d requests with the answer, want the run's end after 2", err, inputs)
 	}
 }
+
+// The export is the only thing that a run leaves on this machine, and a question cannot be asked a second time for it.
+func TestAskExportsWhenTheServiceIsNoLongerBusy(t *testing.T) {
+	exports := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/export") {
+			fmt.Fprint(w, "id: run_1:1\nevent: start\ndata: {\"type\":\"start\",\"run_id\":\"run_1\"}\n\n"+
+				"id: run_1:2\nevent: final_answer\ndata: {\"type\":\"final_answer\",\"answer\":\"\"}\n\n")
+			return
+		}
+		if exports++; exports == 1 {
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprint(w, `{"status":429,"code":"rate_limited","detail":"This caller has too many open requests."}`)
+			return
+		}
+		fmt.Fprint(w, `{"version":1}`)
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "run.json")
+	s := New(Options{URL: server.URL, Export: file, In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
+	defer s.Close()
+	err := s.Ask(t.Context(), "?")
+	if got, _ := os.ReadFile(file); err != nil || string(got) != `{"version":1}` {
+		t.Errorf("got %v and the file %q after %d requests for the export, want the export after 2", err, got, exports)
+	}
+}
+
+func TestAskCancelsWhenTheServiceIsNoLongerBusy(t *testing.T) {
+	cancels := 0
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/cancel") {
+			fmt.Fprint(w, "id: run_1:1\nevent: start\ndata: {\"type\":\"start\",\"run_id\":\"run_1\"}\n\n")
+			w.(http.Flusher).Flush()
+			cancel() // Ctrl-C
+			<-r.Context().Done()
+			return
+		}
+		if cancels++; cancels == 1 {
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprint(w, `{"status":429,"code":"rate_limited","detail":"This caller has too many open requests."}`)
+		}
+	}))
+	defer server.Close()
+	var printed strings.Builder
+	s := New(Options{URL: server.URL, In: strings.NewReader(""), Out: io.Discard, Err: &printed})
+	defer s.Close()
+	if err := s.Ask(ctx, "?"); err != ErrInterrupted || cancels != 2 || strings.Contains(printed.String(), "could not be cancelled") {
+		t.Errorf("got %v after %d requests to cancel, and %q, want ErrInterrupted after 2", err, cancels, printed.String())
+	}
+}

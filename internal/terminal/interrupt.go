@@ -51,7 +51,6 @@ func (s *Session) answerInterrupt(ctx context.Context, runID string, interrupt e
 func (s *Session) sendInput(ctx context.Context, runID, interruptID string, input map[string]any) (accepted bool, _ error) {
 	input["id"] = interruptID
 	err := s.retryRequest(ctx, func() error { return s.client.SendInput(ctx, runID, input) })
-	s.status.set("")
 	if err == nil {
 		return true, nil
 	}

@@ -27,7 +27,11 @@ const (
 // Options.Export, replacing the file's content. Only the user may read the file, because an export has the results of
 // tools.
 func (s *Session) exportRun(ctx context.Context, runID string) error {
-	resp, err := s.client.Open(ctx, http.MethodGet, client.RunPath(runID, "/export"), nil, nil)
+	var resp *http.Response
+	err := s.retryRequest(ctx, func() (err error) {
+		resp, err = s.client.Open(ctx, http.MethodGet, client.RunPath(runID, "/export"), nil, nil)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("export the run: %w", err)
 	}
@@ -91,8 +95,10 @@ func (s *Session) resume(ctx context.Context, view *runView) (stream *client.Str
 
 // retryRequest calls send, which sends a request. While answerd cannot be reached, is too busy or answers with a status
 // of 500 or more, it calls send again after growing pauses, until ctx ends or retryTimeout has passed. It returns the
-// last error. Any other status, such as 410 for events that the log no longer has, is returned at once.
+// last error. Any other status, such as 410 for events that the log no longer has, is returned at once. At the end,
+// retryRequest hides the status line.
 func (s *Session) retryRequest(ctx context.Context, send func() error) error {
+	defer s.status.set("")
 	deadline := time.Now().Add(retryTimeout)
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := send()
@@ -170,7 +176,10 @@ func (s *Session) cancelRun(view *runView) {
 	defer stop()
 	err := s.fetchRunID(ctx, view)
 	if err == nil {
-		_, err = s.client.Send(ctx, http.MethodPost, client.RunPath(view.runID, "/cancel"), nil, nil, nil)
+		err = s.retryRequest(ctx, func() error {
+			_, err := s.client.Send(ctx, http.MethodPost, client.RunPath(view.runID, "/cancel"), nil, nil, nil)
+			return err
+		})
 	}
 	if err != nil {
 		fmt.Fprintln(s.options.Err, "the run could not be cancelled:", PlainText(err.Error()))
