@@ -27,6 +27,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"answerd/internal/agent"
@@ -193,12 +194,17 @@ func recordedProfiles(root *export.Document) map[string]llm.Profile {
 }
 
 // definitions returns the definitions of the agents that executed the run and its descendants, the run's own first. The
-// document does not have an agent that could have been asked but was not. Such an agent gets a definition with only its
-// id, so that the tool for asking it exists.
+// document does not have an agent that could have been asked but was not. Such an agent gets a definition with its id
+// and description, so that the tool for asking it exists and is as long as the recorded one.
 func definitions(root *export.Document) ([]definition.Agent, error) {
 	var out []definition.Agent
-	known := make(map[string]bool) // by the id of the agent
+	known := make(map[string]bool)          // by the id of the agent
+	descriptions := make(map[string]string) // of agents that can be asked, by the name of the tool for it
 	for _, doc := range withChildren(root) {
+		for _, t := range doc.Tools {
+			// askTools of package agent writes a sentence and then the agent's description.
+			_, descriptions[t.Name], _ = strings.Cut(t.Description, "returns its answer. ")
+		}
 		var d definition.Agent
 		if err := json.Unmarshal(doc.Settings.Agent, &d); err != nil {
 			return nil, fmt.Errorf("the definition of its agent: %w", err)
@@ -218,7 +224,7 @@ func definitions(root *export.Document) ([]definition.Agent, error) {
 		for _, id := range recorded.Agents {
 			if !known[id] {
 				known[id] = true
-				out = append(out, definition.Agent{ID: id})
+				out = append(out, definition.Agent{ID: id, Description: descriptions[definition.AskPrefix+id]})
 			}
 		}
 	}

@@ -341,6 +341,20 @@ func TestDelegationRunsAgain(t *testing.T) {
 	requireSameRerun(t, doc)
 }
 
+// The usage of an answer that was cut is an estimate, which counts the descriptions of tools, also of one for asking an
+// agent that was not asked.
+func TestCutAnswerOfAnAgentThatMayAskAnotherRunsAgain(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says(strings.Repeat("The same words again. ", 400))), func(o *agent.Options) {
+		o.Agents = []definition.Agent{{ID: "a", Agents: []string{"b"}}, {ID: "b", Description: strings.Repeat("It knows everything. ", 20)}}
+	})
+	run := h.StartRun(t, agent.Request{})
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
+	if end.FinishReason != "length" {
+		t.Fatalf("finish reason = %q, want length", end.FinishReason)
+	}
+	requireSameRerun(t, exportRun(t, h, run.ID))
+}
+
 // A recording may not have a child run that a call starts. The child then gets no answer of the model, and the rerun
 // goes on to the end of its parent.
 func TestDelegationToAChildThatIsNotRecordedIsADifference(t *testing.T) {
