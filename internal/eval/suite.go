@@ -121,7 +121,7 @@ func (e *Error) Error() string {
 // suiteFile is a suite as its file encodes it. A pointer is nil if the file does not have the member.
 type suiteFile struct {
 	Name    string   `json:"name"`
-	Runs    *int     `json:"runs"`
+	Runs    *float64 `json:"runs"` // an integer, which may be written as 5.0
 	Pass    *float64 `json:"pass"`
 	Approve *bool    `json:"approve"`
 	Judge   *Judge   `json:"judge"`
@@ -130,7 +130,7 @@ type suiteFile struct {
 		Question string   `json:"question"`
 		File     string   `json:"file"`
 		Agent    string   `json:"agent"`
-		Runs     *int     `json:"runs"`
+		Runs     *float64 `json:"runs"`
 		Pass     *float64 `json:"pass"`
 		Approve  *bool    `json:"approve"`
 		Expect   Expect   `json:"expect"`
@@ -188,7 +188,7 @@ func newSuite(file suiteFile, doc *document, opts FileOptions) (Suite, error) {
 			Question: given.Question,
 			Agent:    given.Agent,
 			Expect:   given.Expect,
-			Runs:     *cmp.Or(given.Runs, file.Runs, new(1)),
+			Runs:     int(*cmp.Or(given.Runs, file.Runs, new(1.0))),
 			Pass:     *cmp.Or(given.Pass, file.Pass, new(1.0)),
 			Approve:  *cmp.Or(given.Approve, file.Approve, new(false)),
 		}

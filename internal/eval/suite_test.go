@@ -75,6 +75,14 @@ func TestParseFillsInDefaults(t *testing.T) {
 
 // TestParseRefusesBadSuites compares the errors with testdata/bad.golden: each names the line, and the
 // case if there is one.
+// JSON Schema counts 2.0 and 2e0 as integers, so editors accept them.
+func TestParseAcceptsIntegersWithAFraction(t *testing.T) {
+	s, err := Parse([]byte("runs: 3.0\ncases: [{name: a, question: a, expect: {contains: a}}, {name: b, question: b, runs: 2e0, expect: {contains: b}}]"), FileOptions{})
+	if err != nil || s.Cases[0].Runs != 3 || s.Cases[1].Runs != 2 {
+		t.Errorf("got %+v, %v, want 3 and 2 runs", s.Cases, err)
+	}
+}
+
 func TestParseRefusesBadSuites(t *testing.T) {
 	var b strings.Builder
 	files := readSuites(t, "bad")
