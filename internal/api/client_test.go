@@ -115,6 +115,13 @@ func TestClientProblemSaysWhenToAskAgain(t *testing.T) {
 }
 
 // A server that is not answerd may send any number.
+func TestClientErrorOfAWholeValueHasNoPointer(t *testing.T) {
+	p := &client.Problem{Detail: "The answer does not conform.", Code: "invalid_output", Errors: []client.FieldError{{Detail: "is not valid JSON"}, {Pointer: "/a", Detail: "is missing"}}}
+	if got, want := p.Error(), "The answer does not conform. is not valid JSON. /a: is missing. (invalid_output)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestClientRetryAfterIsBounded(t *testing.T) {
 	for value, want := range map[string]time.Duration{"86400": time.Minute, "9223372036854775807": time.Minute, "-1": 0, "soon": 0, "2": 2 * time.Second} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -57,7 +58,7 @@ func readProblem(resp *http.Response) (*Problem, error) {
 func (p *Problem) Error() string {
 	text := p.Detail
 	for _, field := range p.Errors {
-		text += fmt.Sprintf(" %s: %s.", field.Pointer, field.Detail)
+		text += " " + strings.TrimPrefix(field.Pointer+": "+field.Detail, ": ") + "." // "" is the whole value's pointer
 	}
 	if p.Code == "unauthenticated" {
 		text += " Pass a token with -token-file."
