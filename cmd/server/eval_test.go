@@ -109,8 +109,8 @@ cases:
 	if wrong := report.Cases[1]; wrong.PassedRuns != 0 || wrong.Results[0].Failures[0].Expect != "contains" || wrong.Results[0].RunID == "" {
 		t.Errorf("got %+v, want two runs whose answer does not contain Lyon", wrong)
 	}
-	if broken := report.Cases[2]; broken.Results[0].Failures[0].Expect != "run" || !strings.Contains(out, "(model_error)") {
-		t.Errorf("got %+v, want a run that failed with model_error:\n%s", broken, out)
+	if broken := report.Cases[2]; broken.Results[0].Failures[0].Expect != "run" || broken.Results[0].RunID == "" || !strings.Contains(out, "(model_error)") {
+		t.Errorf("got %+v, want a run with an id that failed with model_error:\n%s", broken, out)
 	}
 }
 

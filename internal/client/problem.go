@@ -23,6 +23,9 @@ type Problem struct {
 	Code   string       `json:"code"`   // such as "rate_limited"; never ""
 	Errors []FieldError `json:"errors"` // wrong fields of the request; nil if they are not the cause
 
+	// Instance ends with the path of the run that failed (RunPath), or is the path of the request if no run has failed.
+	Instance string `json:"instance"`
+
 	RetryAfter time.Duration `json:"-"` // from Retry-After, at most a minute; 0 if answerd sent none
 }
 
@@ -72,8 +75,8 @@ func (p *Problem) IsTooLate() bool {
 	return p.Status == http.StatusConflict || p.Status == http.StatusNotFound || p.Status == http.StatusGone
 }
 
-// IsBusy reports whether answerd cannot serve the request now, but may do so later. The client may send the same request
-// again after RetryAfter, and a question with the same idempotency key.
+// IsBusy reports whether answerd cannot serve the request now, but may do so later. The client may send the same
+// request again after RetryAfter, and a question with the same idempotency key.
 func (p *Problem) IsBusy() bool {
 	return p.Code == "rate_limited" || p.Code == "overloaded" || p.Code == "draining" || p.Code == "log_unavailable"
 }

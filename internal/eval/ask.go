@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"answerd/internal/client"
@@ -98,6 +99,9 @@ func (e *evaluator) ask(ctx context.Context, q question) (*outcome, error) {
 		r.failure = fmt.Errorf("the run took more than %g s and was cancelled", q.limit.Seconds())
 	case err != nil:
 		r.failure = err
+		if p, ok := errors.AsType[*client.Problem](err); ok && r.runID == "" { // the run has failed
+			_, r.runID, _ = strings.Cut(p.Instance, client.RunPath("", ""))
+		}
 	default:
 		r.answer, r.output = reply.Answer, reply.Output
 		r.calls, r.cost = reply.Metadata.ToolNames, reply.Metadata.Cost

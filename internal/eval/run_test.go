@@ -113,6 +113,18 @@ func TestInputIsSentAgainToABusyService(t *testing.T) {
 	}
 }
 
+// A failed run is the one whose events somebody wants to read.
+func TestFailedRunIsReportedWithItsID(t *testing.T) {
+	t.Parallel()
+	got := runSuite(t, "cases: [{name: a, question: a, expect: {contains: b}}]", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadGateway)
+		fmt.Fprint(w, `{"code":"model_error","instance":"/base/runs/run_1"}`)
+	})
+	if got.RunID != "run_1" || got.Passed {
+		t.Errorf("got %+v, want the failed run run_1", got)
+	}
+}
+
 // A float has 53 bits, and ids have more. A model that rounds one has not given the right answer.
 func TestRunComparesLargeIntegersExactly(t *testing.T) {
 	const suite = "cases: [{name: a, question: a, expect: {json: {/id: 18446744073709551615}, schema: {properties: {id: {const: 18446744073709551615}}}}}]"
