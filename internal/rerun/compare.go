@@ -203,8 +203,8 @@ func comparedMembers(e event.Event, line []byte) map[string]any {
 	return out
 }
 
-// deleteTimeUsed removes from a question about a limit how much of it was used, and the message, which says the same, if
-// the limit is the time limit.
+// deleteTimeUsed removes from a question about the time limit how much of it was used, and the message, which says the
+// same. It leaves questions about other limits as they are.
 func deleteTimeUsed(question map[string]any) {
 	if question["limit"] == timeLimit {
 		delete(question, "used")
