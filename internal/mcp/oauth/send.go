@@ -230,8 +230,8 @@ func (t *tokenReplacer) requireSignIn(ctx context.Context, ch challenge, sent au
 // wraps ErrConsent. If the 403 has another reason, the error is errFinal.
 //
 // stepUp returns another *Error in three cases. If it has replaced the token before, or if the scopes were requested
-// before, a request would give the same token, and Send would loop. If the configuration has scopes, the operator has
-// decided what the token may do, and a server must not be able to extend that.
+// for the refused token, a request would give the same token, and Send would loop. If the configuration has scopes, the
+// operator has decided what the token may do, and a server must not be able to extend that.
 func (t *tokenReplacer) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	tokens := t.tokens
 	if ch.code != errorInsufficientScope || len(ch.scopes) == 0 || sent.IsZero() {
@@ -242,23 +242,25 @@ func (t *tokenReplacer) stepUp(ctx context.Context, ch challenge, sent auth.Secr
 			return auth.Secret{}, asError(err)
 		}
 	}
-	if token, ok := tokens.source.Cached(); ok && token != sent && !t.steppedUp {
-		t.steppedUp = true
-		return token, nil // another request has replaced the token
-	}
-	tokens.mu.Lock()
-	requested := tokens.grant.scopes
-	tokens.mu.Unlock()
-	if tokens.c.cfg.Scope != "" || isSubset(ch.scopes, requested) || t.steppedUp {
+	current, wereRequested := tokens.requestedScopes(ch.scopes)
+	switch {
+	case wereRequested && current != sent: // another request has replaced the token
+	case tokens.c.cfg.Scope != "" || wereRequested || t.steppedUp:
 		return auth.Secret{}, &Error{Public: "the server requires more scopes than the token has", Err: errInsufficientScope}
+	default:
+		t.steppedUp = true
+		tokens.saveStepUp(ch)
+		if tokens.c.cfg.Kind == AuthorizationCode {
+			return auth.Secret{}, asError(ErrConsent)
+		}
+		tokens.source.Forget(sent)
 	}
-	t.steppedUp = true
-	tokens.saveChallenge(ch)
-	if tokens.c.cfg.Kind == AuthorizationCode {
-		return auth.Secret{}, asError(ErrConsent)
-	}
-	tokens.source.Forget(sent)
 	token, err := tokens.source.Token(ctx)
+	if _, wereRequested = tokens.requestedScopes(ch.scopes); err == nil && !wereRequested {
+		// Another request had already begun to request this token, before it could know of ch.
+		tokens.source.Forget(token)
+		token, err = tokens.source.Token(ctx)
+	}
 	if err != nil {
 		return auth.Secret{}, asError(err)
 	}

@@ -66,6 +66,22 @@ func (u *userTokens) saveChallenge(ch challenge) {
 	u.challengedAt = time.Now()
 }
 
+// saveStepUp records ch, a challenge that requires more scopes, together with the scopes that were required before. If
+// calls that run at the same time need different scopes, one token then has all of them (SEP-2350).
+func (u *userTokens) saveStepUp(ch challenge) {
+	u.mu.Lock()
+	ch.scopes = mergeScopes(u.challenge.scopes, ch.scopes)
+	u.mu.Unlock()
+	u.saveChallenge(ch)
+}
+
+// requestedScopes returns the token of the user's grant and whether it was requested with all of scopes.
+func (u *userTokens) requestedScopes(scopes []string) (token auth.Secret, wereRequested bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.grant.token.Secret, isSubset(scopes, u.grant.scopes)
+}
+
 // needsChallenge reports whether the MCP server must first send a challenge before a token can be requested, and has
 // not sent one. The challenge says where to request a token, unless the configuration does. A sign-in always needs
 // one, for the scopes.

@@ -1,0 +1,64 @@
+package oauth
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// A user whose calls need different scopes signs in once for all of them: with a sign-in for each call, the second one
+// would replace the token that has the scopes of the first.
+func TestStepUpOfTwoCallsIsOneSignIn(t *testing.T) {
+	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+	w.signIn(userNamed("ann"))
+	for _, scope := range []string{"write", "admin"} {
+		w.mcp.Lock()
+		w.mcp.Needs = func(*http.Request) []string { return []string{scope} }
+		w.mcp.Unlock()
+		w.startAuthorization(userNamed("ann"))
+	}
+	a := w.signIn(userNamed("ann"))
+	if got, want := a.parameters(t).Get("scope"), "basic write admin"; got != want {
+		t.Errorf("the sign-in asks for the scopes %q, want %q", got, want)
+	}
+}
+
+// Calls that run at the same time may need different scopes. Each of them gets a token that has its own.
+func TestStepUpOfConcurrentCalls(t *testing.T) {
+	w := newFixture(t, Config{Kind: ClientCredentials}, nil)
+	w.mustSend(userNamed("ann"), "service hello")
+	w.mcp.Lock()
+	w.mcp.Needs = func(r *http.Request) []string { return r.Header.Values("Needs") }
+	w.mcp.Unlock()
+
+	var refusals sync.WaitGroup // the first refusal of each call
+	refusals.Add(2)
+	var calls sync.WaitGroup
+	for _, scope := range []string{"read", "write"} {
+		calls.Go(func() {
+			waitOnce := sync.OnceFunc(func() { refusals.Done(); refusals.Wait() })
+			next := roundTripFunc(func(r *http.Request) (*http.Response, error) {
+				resp, err := w.http.RoundTrip(r)
+				waitOnce()
+				return resp, err
+			})
+			r, err := http.NewRequest(http.MethodPost, w.mcp.URL+"/mcp", strings.NewReader("hello"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Header.Set("Needs", scope)
+			resp, err := w.For(userNamed("ann")).Send(next, r)
+			if err != nil {
+				t.Errorf("the call that needs %s: got error %v, want none", scope, err)
+				return
+			}
+			discardBody(resp)
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("the call that needs %s: got status %d, want 200", scope, resp.StatusCode)
+			}
+		})
+	}
+	calls.Wait()
+}
