@@ -117,10 +117,11 @@ func parseRegistration(body []byte, requestedMethod string, scopes []string) (cl
 		expires: time.Now().Add(registrationMaxAge),
 		scopes:  scopes,
 	}
-	isSupported := slices.Contains([]string{methodBasic, methodPost, methodNone}, client.method)
-	lacksSecret := client.method != methodNone && decoded.Secret == ""
-	if !isSupported || lacksSecret {
+	if !slices.Contains([]string{methodBasic, methodPost, methodNone}, client.method) {
 		return clientIdentity{}, fetchErrorf("%s requires an unsupported client authentication method", registration)
+	}
+	if decoded.Secret == "" {
+		client.method = methodNone // a public client (RFC 7591 section 3.2.1); some servers still name another method
 	}
 	if decoded.Expires > 0 { // 0: the secret does not expire
 		secretExpires := time.Unix(int64(min(decoded.Expires, maxUnixTime)), 0)
