@@ -60,6 +60,9 @@ func outcomeOf(failure *transport.Failure) callOutcome {
 	if errors.As(failure.Err, new(*wrongArguments)) { // nothing was sent
 		return outcomeNeutral
 	}
+	if isForbidden(failure) {
+		return outcomeSuccess
+	}
 	switch failure.Kind {
 	case Cancelled, Denied:
 		return outcomeNeutral
@@ -68,6 +71,10 @@ func outcomeOf(failure *transport.Failure) callOutcome {
 	}
 	return outcomeSuccess
 }
+
+// isForbidden reports whether failure, of a call, is the server's 403. The server works, and may execute other tools: a
+// gateway may allow some tools and not others.
+func isForbidden(failure *transport.Failure) bool { return failure.Status == http.StatusForbidden }
 
 // limiterOutcome returns what a call's end says about the server's load. The call ended with failure or, if that is
 // nil, with result. If the tool returned an error, or the call waits for a person, the duration says nothing, and the

@@ -199,7 +199,7 @@ func TestBreakerOpensWhileItsServerIsDown(t *testing.T) {
 	})
 }
 
-// A tool that fails, bad arguments, and callers who leave are not the server's fault.
+// A tool that fails or is forbidden, bad arguments, and callers who leave are not the server's fault.
 func TestBreakerKnowsWhoseFaultItIs(t *testing.T) {
 	s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 		switch m.Params.Meta["do"] {
@@ -207,6 +207,8 @@ func TestBreakerKnowsWhoseFaultItIs(t *testing.T) {
 			bodyReply(jsonType, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"broken"}}`)(w, r, m)
 		case "arguments":
 			badParamsReply(w, r, m)
+		case "forbidden":
+			httpErrorReply(http.StatusForbidden, "not this tool")(w, r, m)
 		default:
 			httpErrorReply(http.StatusServiceUnavailable, "later")(w, r, m)
 		}
@@ -226,6 +228,9 @@ func TestBreakerKnowsWhoseFaultItIs(t *testing.T) {
 		callTool(t.Context(), "execution")
 		callTool(t.Context(), "arguments")
 		callTool(gone, "busy")
+	}
+	for range maxStreak {
+		callTool(t.Context(), "forbidden")
 	}
 
 	if st := c.Servers()[0]; st.State != Connected {

@@ -395,7 +395,7 @@ func (s *server) handleFailure(failure *transport.Failure, sent bool, tool catal
 	switch {
 	case failure.Lost: // if several calls lost this session, the pool still opens only one new session
 		route.pool.DropSession(used)
-	case !sent && failure.Kind == Unavailable:
+	case !sent && failure.Kind == Unavailable && !isForbidden(failure):
 		s.recordUnusable(failure)
 	}
 	return failure

@@ -233,7 +233,11 @@ func (s oauthSender) Send(next http.RoundTripper, r *http.Request) (*http.Respon
 	resp, err := s.source.Send(next, r)
 	if e, ok := errors.AsType[*oauth.Error](err); ok {
 		transport.RoundTripOf(r.Context()).SetNotSent() // if it was sent, the server refused it and ran nothing
-		return nil, &transport.Failure{Kind: Unavailable, Public: e.Public, NotRun: true, Err: transport.CredentialsError(e)}
+		failure := &transport.Failure{Kind: Unavailable, Public: e.Public, NotRun: true, Err: transport.CredentialsError(e)}
+		if errors.Is(e, oauth.ErrInsufficientScope) {
+			failure.Status = http.StatusForbidden
+		}
+		return nil, failure
 	}
 	return resp, err
 }

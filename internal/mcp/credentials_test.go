@@ -17,6 +17,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/oauth/oauthtest"
 )
 
 // tokenSource issues token-1, token-2, ….
@@ -299,5 +300,32 @@ func TestReplyThatIsNotHTTPIsNotQuoted(t *testing.T) {
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if text := mustFail(t, err).Error(); strings.Contains(text, "token-own") || strings.Contains(text, "query-secret") {
 		t.Errorf("error %q, want neither the token nor the query of the request", text)
+	}
+}
+
+// A tool that needs more scopes than the configured ones fails alone: the server stays connected.
+func TestMissingScopeDoesNotMarkTheServerAsFailed(t *testing.T) {
+	as := oauthtest.New(t)
+	as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
+	protected := as.Protect(t, &scriptedServer{})
+	protected.Needs = func(r *http.Request) []string {
+		if strings.Contains(peekBody(r), methodCall) {
+			return []string{"admin"}
+		}
+		return nil
+	}
+	var log syncBuffer
+	c := newClient(t, Options{Logger: textLog(&log)}, config.Server{
+		Name: "a", URL: protected.URL + "/mcp", Auth: config.AuthClientCredentials,
+		Grant: config.Grant{ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret"), Scope: "basic"},
+	})
+	for range 2 * maxStreak {
+		_, err := c.Call(t.Context(), Call{Tool: "t"})
+		if e := mustFail(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "more scopes") {
+			t.Fatalf("error %v with the message %q, want %s and that more scopes are needed", e, e.Message, Unavailable)
+		}
+	}
+	if st := c.Servers()[0]; st.State != Connected || strings.Contains(log.String(), "is down") {
+		t.Errorf("server status %+v, want %s without a failure in the log\n%s", st, Connected, log.String())
 	}
 }

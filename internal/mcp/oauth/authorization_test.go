@@ -300,8 +300,8 @@ func TestStepUpAsksTheUserForMoreScopes(t *testing.T) {
 	w.as.Unlock()
 	w.as.Revoke(true)
 	w.signIn(userNamed("ann"))
-	if e := w.mustFail(userNamed("ann")); errors.Is(e, ErrConsent) || !errors.Is(e, errInsufficientScope) {
-		t.Errorf("error %v, want %v, not ErrConsent", e, errInsufficientScope)
+	if e := w.mustFail(userNamed("ann")); errors.Is(e, ErrConsent) || !errors.Is(e, ErrInsufficientScope) {
+		t.Errorf("error %v, want %v, not ErrConsent", e, ErrInsufficientScope)
 	}
 }
 

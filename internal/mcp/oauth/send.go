@@ -246,7 +246,7 @@ func (t *tokenReplacer) stepUp(ctx context.Context, ch challenge, sent auth.Secr
 	switch {
 	case wereRequested && current != sent: // another request has replaced the token
 	case tokens.c.cfg.Scope != "" || wereRequested || t.steppedUp:
-		return auth.Secret{}, &Error{Public: "the server requires more scopes than the token has", Err: errInsufficientScope}
+		return auth.Secret{}, &Error{Public: "the server requires more scopes than the token has", Err: ErrInsufficientScope}
 	default:
 		t.steppedUp = true
 		tokens.saveStepUp(ch)
@@ -269,4 +269,6 @@ func (t *tokenReplacer) stepUp(ctx context.Context, ch challenge, sent auth.Secr
 
 const errorInsufficientScope = "insufficient_scope" // RFC 6750 section 3.1
 
-var errInsufficientScope = errors.New(errorInsufficientScope)
+// ErrInsufficientScope is in the chain of an error if the server has refused the request with 403, because it requires
+// more scopes than the token has, and the user cannot give them by a sign-in.
+var ErrInsufficientScope = errors.New(errorInsufficientScope)

@@ -404,8 +404,8 @@ func TestStepUpIsLimited(t *testing.T) {
 	w.as.Revoke(false)
 
 	for range 3 {
-		if e := w.mustFail(userNamed("ann")); !errors.Is(e, errInsufficientScope) || e.Public != "the server requires more scopes than the token has" {
-			t.Errorf(`error %v, want e %v, Public "the server requires more scopes than the token has"`, e, errInsufficientScope)
+		if e := w.mustFail(userNamed("ann")); !errors.Is(e, ErrInsufficientScope) || e.Public != "the server requires more scopes than the token has" {
+			t.Errorf(`error %v, want e %v, Public "the server requires more scopes than the token has"`, e, ErrInsufficientScope)
 		}
 	}
 
@@ -415,8 +415,8 @@ func TestStepUpIsLimited(t *testing.T) {
 	fixed := newFixture(t, Config{Kind: ClientCredentials, Scope: "basic"}, func(w *fixture) {
 		w.mcp.Needs = func(*http.Request) []string { return []string{"write"} }
 	})
-	if e := fixed.mustFail(userNamed("ann")); !errors.Is(e, errInsufficientScope) || len(fixed.as.Granted("client_credentials")) != 1 {
-		t.Errorf("error %v, tokens for client_credentials %d, want %v and 1", e, len(fixed.as.Granted("client_credentials")), errInsufficientScope)
+	if e := fixed.mustFail(userNamed("ann")); !errors.Is(e, ErrInsufficientScope) || len(fixed.as.Granted("client_credentials")) != 1 {
+		t.Errorf("error %v, tokens for client_credentials %d, want %v and 1", e, len(fixed.as.Granted("client_credentials")), ErrInsufficientScope)
 	}
 
 	// A server that wants something else each time.
