@@ -54,7 +54,7 @@ type Cache[T any] struct {
 	failures   int               // number of failures since the last success
 	notBefore  time.Time         // no request starts before this time
 	pauseErr   error             // the error for calls that need a request before notBefore
-	replacedAt time.Time         // when Replace last started a request
+	replacedAt time.Time         // when Replace last started a request with an interval
 	polling    bool              // pollUntilClosed was started
 	closed     bool
 }
@@ -177,7 +177,7 @@ func (c *Cache[T]) startFetchLocked() (*inflightFetch[T], error) {
 
 // startReplaceLocked returns a request for Replace. If a request is in flight, it returns that one, because its value
 // will be newer than what Replace's caller has. Otherwise it starts a request. It returns errTooSoon if it did so less
-// than interval ago, or the error of startFetchLocked. c.mu must be held.
+// than interval ago, or the error of startFetchLocked. Requests with interval 0 do not count. c.mu must be held.
 func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T], error) {
 	if c.inflight != nil {
 		return c.inflight, nil
@@ -190,7 +190,9 @@ func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T]
 	if err != nil {
 		return nil, err
 	}
-	c.replacedAt = now
+	if interval > 0 {
+		c.replacedAt = now
+	}
 	return inflight, nil
 }
 

@@ -52,13 +52,24 @@ func (s *CachedSource) Token(ctx context.Context) (auth.Secret, error) {
 // at once, so that a server that refuses every token cannot flood the IAM. Token returns the rejected token until the
 // new one arrives, because the server that refused it may be wrong.
 func (s *CachedSource) Renew(ctx context.Context, rejected auth.Secret) (auth.Secret, error) {
-	t, err := s.tokens.Replace(ctx, "a new token", renewInterval, func(t cachedToken) bool {
-		return t.secret != rejected && time.Now().Before(t.expiresAt)
+	return s.replace(ctx, rejected, renewInterval)
+}
+
+// Replace does what Renew does, but without a minimum time between two requests. It is for a token that the server
+// accepts in general, and refuses because of its scopes.
+func (s *CachedSource) Replace(ctx context.Context, insufficient auth.Secret) (auth.Secret, error) {
+	return s.replace(ctx, insufficient, 0)
+}
+
+// replace returns another token than old. It starts at most one request per interval.
+func (s *CachedSource) replace(ctx context.Context, old auth.Secret, interval time.Duration) (auth.Secret, error) {
+	t, err := s.tokens.Replace(ctx, "a new token", interval, func(t cachedToken) bool {
+		return t.secret != old && time.Now().Before(t.expiresAt)
 	})
 	if err != nil {
 		return auth.Secret{}, err
 	}
-	if t.secret == rejected {
+	if t.secret == old {
 		return auth.Secret{}, &fetch.Error{Public: "the token endpoint gave the refused token again"}
 	}
 	return t.secret, nil

@@ -78,8 +78,9 @@ func (u *userTokens) authorize(ctx context.Context, waiter string) (*Authorizati
 		return nil, err
 	}
 	defer u.authorizeLock.release()
-	u.dropUnansweredClient(ctx)
-	g, err := u.discover(ctx)
+	latest := u.latestAuthorization(ctx)
+	u.dropUnansweredClient(ctx, latest)
+	g, err := u.discover(ctx, latest)
 	if err != nil {
 		u.c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
 		return nil, err

@@ -26,22 +26,16 @@ const (
 	registrationMaxAge = 24 * time.Hour
 )
 
-// dropUnansweredClient drops the registration with which the user's latest authorization began, if that is at least
-// half of signInTimeout ago and the user has not come back. Perhaps the authorization server no longer knows the client,
-// for example because it lost its registrations in a restart. Its sign-in page then shows an error and does not send
-// the browser back (RFC 6749 section 4.1.2.1), so this is the only sign of it. The authorization that begins now
-// registers another client. It does nothing if the store fails, or if the registration was replaced already.
-func (u *userTokens) dropUnansweredClient(ctx context.Context) {
-	c := u.c
-	state, _, err := c.store.Load(ctx, c.storedName(kindPending, u.id.Issuer, u.id.Subject)...)
-	if err != nil || state == nil {
+// dropUnansweredClient drops the registration with which latest, the user's latest authorization, began, if that is at
+// least half of signInTimeout ago and the user has not come back. Perhaps the authorization server no longer knows the
+// client, for example because it lost its registrations in a restart. Its sign-in page then shows an error and does not
+// send the browser back (RFC 6749 section 4.1.2.1), so this is the only sign of it. The authorization that begins now
+// registers another client. It does nothing if latest is nil, or if the registration was replaced already.
+func (u *userTokens) dropUnansweredClient(ctx context.Context, latest *storedAuthorization) {
+	if latest == nil || latest.Status != statusPending || u.c.leavesTime(latest) {
 		return
 	}
-	latest, _, err := c.loadAuthorization(ctx, string(state))
-	if err != nil || latest == nil || latest.Status != statusPending || c.leavesTime(latest) {
-		return
-	}
-	c.discovery.forgetClient(ctx, &grant{server: &latest.Server, client: c.restoreClient(latest.Client, &latest.Server)})
+	u.c.discovery.forgetClient(ctx, &grant{server: &latest.Server, client: u.c.restoreClient(latest.Client, &latest.Server)})
 }
 
 // registerClient registers a new client at server for scopes (RFC 7591). The client has a secret if server accepts

@@ -245,26 +245,45 @@ func (t *tokenReplacer) stepUp(ctx context.Context, ch challenge, sent auth.Secr
 	current, wereRequested := tokens.requestedScopes(ch.scopes)
 	switch {
 	case wereRequested && current != sent: // another request has replaced the token
-	case tokens.c.cfg.Scope != "" || wereRequested || t.steppedUp:
-		return auth.Secret{}, &Error{Public: "the server requires more scopes than the token has", Err: ErrInsufficientScope}
-	default:
-		t.steppedUp = true
-		tokens.saveStepUp(ch)
-		if tokens.c.cfg.Kind == AuthorizationCode {
-			return auth.Secret{}, asError(ErrConsent)
+		token, err := tokens.source.Replace(ctx, sent)
+		if err != nil {
+			return auth.Secret{}, asError(err)
 		}
-		tokens.source.Forget(sent)
+		return token, nil
+	case tokens.c.cfg.Scope != "" || wereRequested || t.steppedUp:
+		return auth.Secret{}, insufficientScope(ErrInsufficientScope)
 	}
-	token, err := tokens.source.Token(ctx)
-	if _, wereRequested = tokens.requestedScopes(ch.scopes); err == nil && !wereRequested {
+	t.steppedUp = true
+	if tokens.c.cfg.Kind == AuthorizationCode {
+		tokens.saveChallenge(ch)
+		return auth.Secret{}, asError(ErrConsent)
+	}
+	return tokens.requestMoreScopes(ctx, ch, sent)
+}
+
+// requestMoreScopes returns a token with the scopes of ch in addition to those of the token sent. If the authorization
+// server refuses these scopes, the error wraps ErrInsufficientScope. After any error, sent stays in use for requests
+// that need no more.
+func (u *userTokens) requestMoreScopes(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
+	u.saveStepUp(ch)
+	token, err := u.source.Replace(ctx, sent)
+	if _, wereRequested := u.requestedScopes(ch.scopes); err == nil && !wereRequested {
 		// Another request had already begun to request this token, before it could know of ch.
-		tokens.source.Forget(token)
-		token, err = tokens.source.Token(ctx)
+		token, err = u.source.Replace(ctx, token)
 	}
-	if err != nil {
-		return auth.Secret{}, asError(err)
+	if err == nil {
+		return token, nil
 	}
-	return token, nil
+	u.withdrawStepUp()
+	if refusalCode(err) == "invalid_scope" {
+		return auth.Secret{}, insufficientScope(errors.Join(ErrInsufficientScope, err))
+	}
+	return auth.Secret{}, asError(err)
+}
+
+// insufficientScope returns the error for a server that requires more scopes, which cannot be obtained because of err.
+func insufficientScope(err error) *Error {
+	return &Error{Public: "the server requires more scopes than the token has", Err: err}
 }
 
 const errorInsufficientScope = "insufficient_scope" // RFC 6750 section 3.1

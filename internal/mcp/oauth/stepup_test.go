@@ -1,10 +1,13 @@
 package oauth
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+
+	"answerd/internal/mcp/oauth/oauthtest"
 )
 
 // A user whose calls need different scopes signs in once for all of them: with a sign-in for each call, the second one
@@ -61,4 +64,28 @@ func TestStepUpOfConcurrentCalls(t *testing.T) {
 		})
 	}
 	calls.Wait()
+}
+
+// If the authorization server refuses the scopes that one tool needs, only calls of that tool fail.
+func TestStepUpThatIsRefusedKeepsTheToken(t *testing.T) {
+	w := newFixture(t, Config{Kind: ClientCredentials}, nil)
+	w.mustSend(userNamed("ann"), "service hello")
+	w.as.Lock()
+	w.as.Fail = func(r oauthtest.Request) string {
+		if strings.Contains(r.Form.Get("scope"), "admin") {
+			return "invalid_scope"
+		}
+		return ""
+	}
+	w.as.Unlock()
+	w.mcp.Lock()
+	w.mcp.Needs = func(*http.Request) []string { return []string{"admin"} }
+	w.mcp.Unlock()
+	if e := w.mustFail(userNamed("ann")); !errors.Is(e, ErrInsufficientScope) {
+		t.Errorf("error of a call that needs more scopes: got %v, want %v", e, ErrInsufficientScope)
+	}
+	w.mcp.Lock()
+	w.mcp.Needs = nil
+	w.mcp.Unlock()
+	w.mustSend(userNamed("ann"), "service hello")
 }

@@ -67,12 +67,20 @@ func (u *userTokens) saveChallenge(ch challenge) {
 }
 
 // saveStepUp records ch, a challenge that requires more scopes, together with the scopes that were required before. If
-// calls that run at the same time need different scopes, one token then has all of them (SEP-2350).
+// calls that run at the same time need different scopes, one token then has all of them.
 func (u *userTokens) saveStepUp(ch challenge) {
 	u.mu.Lock()
 	ch.scopes = mergeScopes(u.challenge.scopes, ch.scopes)
 	u.mu.Unlock()
 	u.saveChallenge(ch)
+}
+
+// withdrawStepUp removes the scopes that saveStepUp has added, because no token with them could be obtained. Otherwise
+// the next token, for any request, would be requested with them too.
+func (u *userTokens) withdrawStepUp() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.challenge.scopes = u.grant.scopes
 }
 
 // requestedScopes returns the token of the user's grant and whether it was requested with all of scopes.
@@ -122,7 +130,7 @@ func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
 // It keeps the token and its scopes in u.grant, so that the next request asks for the same scopes again. It does not
 // use the store, because such a token can be requested again at any time.
 func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
-	g, err := u.discover(ctx)
+	g, err := u.discover(ctx, nil)
 	if err != nil {
 		return token.Token{}, err
 	}
@@ -142,13 +150,31 @@ func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
 	return g.token, nil
 }
 
-// discover returns what to request the user's next token with, as a grant without tokens (discovery.discover). After an
-// error it drops the challenge, because that led to no authorization server. The next request is then sent without a
-// token and gets a new challenge, which may be a different one.
-func (u *userTokens) discover(ctx context.Context) (*grant, error) {
+// latestAuthorization returns the user's latest authorization, which may have ended; nil if none is stored or the store
+// fails.
+func (u *userTokens) latestAuthorization(ctx context.Context) *storedAuthorization {
+	state, _, err := u.c.store.Load(ctx, u.c.storedName(kindPending, u.id.Issuer, u.id.Subject)...)
+	if err != nil || state == nil {
+		return nil
+	}
+	latest, _, _ := u.c.loadAuthorization(ctx, string(state)) // nil after an error, which is logged
+	return latest
+}
+
+// discover returns what to request the user's next token with, as a grant without tokens (discovery.discover). If
+// latest, the user's latest authorization, is still pending, the scopes include its own: it may be for another call,
+// and the token of the next sign-in replaces that of this one. latest may be nil.
+//
+// After an error, discover drops the challenge, because that led to no authorization server. The next request is then
+// sent without a token and gets a new challenge, which may be a different one.
+func (u *userTokens) discover(ctx context.Context, latest *storedAuthorization) (*grant, error) {
 	u.mu.Lock()
 	ch, challengedAt, previous := u.challenge, u.challengedAt, u.grant
 	u.mu.Unlock()
+	if latest != nil && latest.Status == statusPending && u.c.leavesTime(latest) {
+		server := &latest.Server
+		previous = grant{server: server, scopes: mergeScopes(previous.scopesAt(server), latest.Scopes)}
+	}
 	g, err := u.c.discovery.discover(ctx, ch, challengedAt, previous)
 	if err != nil {
 		u.mu.Lock()
