@@ -341,6 +341,7 @@ func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []stri
 		c.log.InfoContext(ctx, "authorized", "subject", stored.Subject)
 	} else {
 		stored.Status = statusFailed
+		stored.ScopeRefused = query.Get("error") == errorInvalidScope
 		c.log.WarnContext(ctx, "authorization failed", "error", redeemErr.Error(), help.SignIns.Attr())
 	}
 	stored.Verifier = ""
@@ -474,7 +475,7 @@ func checkResponse(stored *storedAuthorization, query url.Values) (code string, 
 // responseErrors are the error codes of authorization responses (RFC 6749 section 4.1.2.1, RFC 8707 section 2, OpenID
 // Connect Core section 3.1.2.6).
 var responseErrors = []string{
-	"invalid_request", "unauthorized_client", "access_denied", "unsupported_response_type", "invalid_scope",
+	"invalid_request", "unauthorized_client", "access_denied", "unsupported_response_type", errorInvalidScope,
 	"server_error", "temporarily_unavailable", "invalid_target", "interaction_required", "login_required",
 	"account_selection_required", "consent_required",
 }

@@ -53,6 +53,10 @@ const (
 	codeUnauthorizedClient = "unauthorized_client"
 )
 
+// errorInvalidScope is the code with which an authorization server refuses the requested scopes (RFC 6749 sections
+// 4.1.2.1 and 5.2).
+const errorInvalidScope = "invalid_scope"
+
 // isClientRefused reports whether err means that a token endpoint has refused our client.
 func isClientRefused(err error) bool {
 	code := refusalCode(err)

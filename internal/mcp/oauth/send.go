@@ -275,7 +275,7 @@ func (u *userTokens) requestMoreScopes(ctx context.Context, ch challenge, sent a
 		return token, nil
 	}
 	u.withdrawStepUp()
-	if refusalCode(err) == "invalid_scope" {
+	if refusalCode(err) == errorInvalidScope {
 		return auth.Secret{}, insufficientScope(errors.Join(ErrInsufficientScope, err))
 	}
 	return auth.Secret{}, asError(err)

@@ -3,6 +3,7 @@ package oauth
 import (
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -88,4 +89,29 @@ func TestStepUpThatIsRefusedKeepsTheToken(t *testing.T) {
 	w.mcp.Needs = nil
 	w.mcp.Unlock()
 	w.mustSend(userNamed("ann"), "service hello")
+}
+
+// A server whose scopes have other names after an update: the sign-in does not ask for the old ones again after the
+// authorization server has refused them.
+func TestSignInForgetsScopesThatAreRefused(t *testing.T) {
+	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+	w.signIn(userNamed("ann"))
+	w.as.Revoke(true)
+	w.mcp.Lock()
+	w.mcp.Metadata["scopes_supported"] = []string{"crm"}
+	w.mcp.Unlock()
+	w.as.Lock()
+	w.as.Response = func(response url.Values) {
+		if visit := w.as.Visits[len(w.as.Visits)-1]; strings.Contains(visit.Get("scope"), "basic") {
+			response.Del("code")
+			response.Set("error", "invalid_scope")
+		}
+	}
+	w.as.Unlock()
+	refused := w.startAuthorization(userNamed("ann"))
+	if _, found, err := w.Callback(t.Context(), oauthtest.Browse(t, refused.URL)); !found || err == nil {
+		t.Fatalf("Callback = %v, %v, want true and an error", found, err)
+	}
+	w.signIn(userNamed("ann"))
+	w.mustSend(userNamed("ann"), "ann hello")
 }

@@ -128,6 +128,8 @@ type storedAuthorization struct {
 	Verifier string       `json:"verifier,omitempty"` // for PKCE; "" after Callback
 	Expires  time.Time    `json:"expires"`            // when it is too late to sign in, by the store's clock
 	Waiters  []string     `json:"waiters,omitempty"`  // what Callback returns
+	// ScopeRefused says that the authorization failed because of its scopes.
+	ScopeRefused bool `json:"scope_refused,omitempty"`
 }
 
 // storedName returns the name of a secret in the store. It consists of kind, all settings that affect the tokens, and

@@ -163,7 +163,8 @@ func (u *userTokens) latestAuthorization(ctx context.Context) *storedAuthorizati
 
 // discover returns what to request the user's next token with, as a grant without tokens (discovery.discover). If
 // latest, the user's latest authorization, is still pending, the scopes include its own: it may be for another call,
-// and the token of the next sign-in replaces that of this one. latest may be nil.
+// and the token of the next sign-in replaces that of this one. If latest failed because of its scopes, the scopes are
+// only those that are required now: the authorization server may no longer know earlier ones. latest may be nil.
 //
 // After an error, discover drops the challenge, because that led to no authorization server. The next request is then
 // sent without a token and gets a new challenge, which may be a different one.
@@ -171,7 +172,11 @@ func (u *userTokens) discover(ctx context.Context, latest *storedAuthorization) 
 	u.mu.Lock()
 	ch, challengedAt, previous := u.challenge, u.challengedAt, u.grant
 	u.mu.Unlock()
-	if latest != nil && latest.Status == statusPending && u.c.leavesTime(latest) {
+	switch {
+	case latest == nil:
+	case latest.ScopeRefused:
+		previous = grant{}
+	case latest.Status == statusPending && u.c.leavesTime(latest):
 		server := &latest.Server
 		previous = grant{server: server, scopes: mergeScopes(previous.scopesAt(server), latest.Scopes)}
 	}
@@ -200,7 +205,7 @@ func (g *grant) scopesAt(server *authServer) []string {
 // only one process.
 func (c *Client) isGrantRefused(err error) bool {
 	switch refusalCode(err) {
-	case "invalid_grant", "invalid_scope":
+	case "invalid_grant", errorInvalidScope:
 		return true
 	case codeInvalidClient, codeUnauthorizedClient:
 		return c.cfg.ClientID == ""
