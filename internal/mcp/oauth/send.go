@@ -204,8 +204,9 @@ func (t *tokenReplacer) nextToken(r *http.Request, resp *http.Response, sent aut
 }
 
 // requireSignIn handles a refusal after which no token can be requested without a sign-in. sent is the refused token.
-// If another request or process has obtained a valid token for the user, requireSignIn returns that. Otherwise it drops
-// the user's grant and returns an *Error that wraps ErrConsent. For grants without sign-in it returns errFinal.
+// If another request or process has obtained a valid token for the user, requireSignIn returns that. Otherwise it
+// returns an *Error that wraps ErrConsent. It keeps the user's grant until the next sign-in, because the server may
+// refuse valid tokens for a time. For grants without sign-in it returns errFinal.
 func (t *tokenReplacer) requireSignIn(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	tokens := t.tokens
 	if tokens.c.cfg.Kind != AuthorizationCode {
@@ -221,7 +222,6 @@ func (t *tokenReplacer) requireSignIn(ctx context.Context, ch challenge, sent au
 	if token, ok := tokens.source.Cached(); ok && token != sent {
 		return token, nil
 	}
-	tokens.dropGrant(ctx, sent)
 	return auth.Secret{}, asError(ErrConsent)
 }
 

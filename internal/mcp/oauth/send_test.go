@@ -469,3 +469,22 @@ func TestSendAddsATokenAfterARefusedHandshake(t *testing.T) {
 		t.Errorf(`%v, sent %q, want status 101, 2 sent, sent[1] starting with "Bearer canary-", no error`, err, sent)
 	}
 }
+
+// A server that refuses all tokens for a time, for example because it cannot fetch the keys to verify them, signs out
+// no user.
+func TestSignInOutlastsAServerThatRefusesEveryToken(t *testing.T) {
+	for _, hasRefreshToken := range []bool{true, false} {
+		w := newFixture(t, Config{Kind: AuthorizationCode}, func(w *fixture) { w.as.Refresh = hasRefreshToken })
+		w.signIn(userNamed("ann"))
+		w.mcp.Lock()
+		w.mcp.Refuse = true
+		w.mcp.Unlock()
+		if e := w.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
+			t.Errorf("with a refresh token %v: error %v, want %v", hasRefreshToken, e, ErrConsent)
+		}
+		w.mcp.Lock()
+		w.mcp.Refuse = false
+		w.mcp.Unlock()
+		w.mustSend(userNamed("ann"), "ann hello")
+	}
+}

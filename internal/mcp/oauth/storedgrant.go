@@ -357,16 +357,3 @@ func (u *userTokens) removeGrant(ctx context.Context, revision uint64) {
 	}
 	u.adoptGrant(nil, revision)
 }
-
-// dropGrant removes the grant whose token refused was refused by the MCP server (removeGrant). If the user's grant has
-// another token by now, dropGrant only removes refused from the cache.
-func (u *userTokens) dropGrant(ctx context.Context, refused auth.Secret) {
-	u.mu.Lock()
-	current, revision := u.grant.token.Secret, u.revision
-	u.mu.Unlock()
-	if current != refused {
-		u.source.Forget(refused)
-		return
-	}
-	u.removeGrant(ctx, revision)
-}
