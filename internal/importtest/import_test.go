@@ -184,7 +184,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/wire": {outside: jsonv2},
 
-	"answerd/internal/mcp/oauth": {ours: []string{"auth", "auth/fetch", "auth/sealed", "auth/token", "lru", "tlsconfig", "values"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
+	"answerd/internal/mcp/oauth": {ours: []string{"auth", "auth/fetch", "auth/sealed", "auth/token", "lru", "tlsconfig", "values"}, outside: []string{"github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
 
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-
-	"github.com/modelcontextprotocol/go-sdk/oauthex"
 )
 
 const (
@@ -25,51 +23,77 @@ type challenge struct {
 
 // parseChallenge combines the challenges of the schemes Bearer and DPoP in h, the header of a refusal. Of each
 // parameter, it takes the first value that is not empty, or for scope the first with a valid scope. It ignores header
-// lines that are malformed or too long.
+// lines that are too long.
 func parseChallenge(h http.Header) challenge {
 	var combined challenge
 	for _, line := range h.Values("WWW-Authenticate") {
 		if len(line) > maxChallenge {
 			continue
 		}
-		challenges, err := oauthex.ParseWWWAuthenticate([]string{padEmptyStrings(line)})
-		if err != nil {
-			continue
-		}
-		for _, c := range challenges {
-			if c.Scheme != "bearer" && c.Scheme != "dpop" {
-				continue
+		parseParameters(line, func(scheme, name, value string) {
+			isKnown := scheme == "bearer" || scheme == "dpop"
+			switch {
+			case isKnown && name == "resource_metadata":
+				combined.metadata = cmp.Or(combined.metadata, strings.TrimSpace(value))
+			case isKnown && name == "error":
+				combined.code = cmp.Or(combined.code, strings.TrimSpace(value))
+			case isKnown && name == "scope" && combined.scopes == nil:
+				combined.scopes = validScopes(strings.Fields(value))
 			}
-			combined.metadata = cmp.Or(combined.metadata, strings.TrimSpace(c.Params["resource_metadata"]))
-			combined.code = cmp.Or(combined.code, strings.TrimSpace(c.Params["error"]))
-			if combined.scopes == nil {
-				combined.scopes = validScopes(strings.Fields(c.Params["scope"]))
-			}
-		}
+		})
 	}
 	return combined
 }
 
-// padEmptyStrings returns line with a space in each empty quoted string: realm="" becomes realm=" ". RFC 9110 section
-// 5.6.4 allows empty strings, but oauthex refuses a whole line that has one.
-func padEmptyStrings(line string) string {
-	var out strings.Builder
-	isInString, isEscaped := false, false
-	for i, c := range []byte(line) {
-		out.WriteByte(c)
+// parseParameters calls f with each parameter of the challenges in line, a WWW-Authenticate header (RFC 9110 sections
+// 11.2 and 11.6.1), and with the scheme of its challenge. scheme and name are in lower case. A value without quotes may
+// have more characters than the RFC allows, such as those of a URL.
+//
+// oauthex.ParseWWWAuthenticate is not used. It refuses a whole line because of an empty string, a space before an equals
+// sign or a value in base64, and loses what follows an empty list element or a backslash at the end of a string.
+func parseParameters(line string, f func(scheme, name, value string)) {
+	const space = " \t"
+	scheme := ""
+	for rest := strings.Trim(line, space+","); rest != ""; rest = strings.TrimLeft(rest, space+",") {
+		name, after := cutBefore(rest, space+",=")
+		after = strings.TrimLeft(after, space)
+		value, isParameter := strings.CutPrefix(after, "=")
+		value = strings.TrimLeft(value, space)
 		switch {
-		case isEscaped:
-			isEscaped = false // c may be a quote, which does not end the string
-		case c == '\\':
-			isEscaped = isInString
-		case c == '"':
-			isInString = !isInString
-			if isInString && strings.HasPrefix(line[i+1:], `"`) {
-				out.WriteByte(' ')
-			}
+		case !isParameter:
+			scheme, rest = strings.ToLower(name), after // or a value in base64, after which another scheme must follow
+			continue
+		case strings.HasPrefix(value, `"`):
+			value, rest = cutQuotedString(value)
+		default:
+			value, rest = cutBefore(value, space+",")
 		}
+		f(scheme, strings.ToLower(name), value)
 	}
-	return out.String()
+}
+
+// cutBefore splits s before the first of the characters in chars. Without any of them, before is s.
+func cutBefore(s, chars string) (before, after string) {
+	if i := strings.IndexAny(s, chars); i >= 0 {
+		return s[:i], s[i:]
+	}
+	return s, ""
+}
+
+// cutQuotedString returns the content of the quoted string with which s begins (RFC 9110 section 5.6.4), and what
+// follows it. A string without an end ends with s.
+func cutQuotedString(s string) (content, rest string) {
+	var out strings.Builder
+	for i := 1; i < len(s); i++ {
+		switch {
+		case s[i] == '"':
+			return out.String(), s[i+1:]
+		case s[i] == '\\' && i+1 < len(s):
+			i++
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String(), ""
 }
 
 // validScopes returns the first maxScopes valid scopes (RFC 6749 section 3.3) without duplicates; nil if none is valid.

@@ -226,9 +226,10 @@ func TestAssertionIsReadForEachRequest(t *testing.T) {
 	}
 }
 
-// TestChallengeMayHaveEmptyParameters checks challenges with empty quoted strings (RFC 9110 section 5.6.4): the
-// parameters beside them say where the token is requested, and with which scopes.
-func TestChallengeMayHaveEmptyParameters(t *testing.T) {
+// TestChallengeMayBeUnusual checks challenges with empty quoted strings (RFC 9110 section 5.6.4), empty list elements,
+// spaces around the equals sign, and values in base64 (section 11.2): the parameters beside them say where the token is
+// requested, and with which scopes.
+func TestChallengeMayBeUnusual(t *testing.T) {
 	want := challenge{metadata: "https://a/b", scopes: []string{"x"}, code: "invalid_token"}
 	const others = `error="invalid_token", scope="x", resource_metadata="https://a/b"`
 	for _, line := range []string{
@@ -238,6 +239,12 @@ func TestChallengeMayHaveEmptyParameters(t *testing.T) {
 		`Basic realm="", Bearer ` + others,
 		`Bearer realm="\"\"", error_description="a \"\" b", ` + others,
 		`Bearer realm="a \\", error_description="", ` + others,
+		`Bearer realm="a \\\\", ` + others,
+		`Bearer realm = "a", error= "invalid_token",	scope ="x", resource_metadata = https://a/b`,
+		`, Negotiate YWJj, Bearer ` + others + `,`,
+		`Negotiate YWI=, Bearer ` + others,
+		`Bearer error="invalid_token",, scope="x", , resource_metadata="https://a/b"`,
+		`Basic realm="Bearer error=\"x\"", bearer ERROR=invalid_token, Scope=x, resource_metadata="https://a/b"`,
 	} {
 		if got := parseChallenge(http.Header{"Www-Authenticate": {line}}); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %+v, want %+v", line, got, want)
