@@ -333,8 +333,8 @@ func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, er
 // handleRefreshError handles err, the error of a token request with the refresh token of g, which the store has at
 // revision. If the authorization server has refused the refresh token for good, handleRefreshError removes the grant
 // here and in the store, and returns an error that wraps ErrConsent. If the reason of the refusal is unclear, it returns
-// such an error too, but keeps the grant: the user can sign in again, and the refresh token may be accepted later.
-// Otherwise it returns err.
+// such an error too, but keeps the grant: the user can sign in again, and the refresh token may be accepted later. It
+// does the same if the authorization server may no longer exist (hasMoved). Otherwise it returns err.
 func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision uint64, err error) error {
 	if isClientRefused(err) {
 		u.c.discovery.forgetClient(ctx, g)
@@ -342,10 +342,28 @@ func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision 
 	switch {
 	case u.c.isGrantRefused(err):
 		u.removeGrant(ctx, revision)
-	case !u.c.isUnclearRefusal(err):
+	case !u.c.isUnclearRefusal(err) && !u.hasMoved(ctx, g):
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrConsent, err)
+}
+
+// hasMoved reports whether the MCP server names another authorization server by now than that of g. The next sign-in is
+// then at the other one. It returns false if the metadata cannot be read, or if the MCP server has not yet said where it
+// is.
+func (u *userTokens) hasMoved(ctx context.Context, g *grant) bool {
+	if u.needsChallenge() {
+		return false
+	}
+	u.mu.Lock()
+	ch := u.challenge
+	u.mu.Unlock()
+	server, err := u.c.discovery.lookUp(ctx, ch)
+	if err != nil || server.Issuer == g.server.Issuer {
+		return false
+	}
+	u.saveChallenge(ch) // as if it had arrived now, so that the sign-in does not use the result of an earlier search
+	return true
 }
 
 // removeGrant removes the user's grant, here and in the store, which has it at revision. If the store has another
