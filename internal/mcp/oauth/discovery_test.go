@@ -98,16 +98,23 @@ func TestMetadataIsFoundBesideAWebApplication(t *testing.T) {
 }
 
 // TestSignInAfterTheAuthorizationServerIsGone moves a server to another authorization server, while the one that has
-// issued the user's refresh token no longer exists. The user signs in at the new one.
+// issued the user's refresh token no longer exists. The user signs in at the new one, also if the access token expired
+// before a restart.
 func TestSignInAfterTheAuthorizationServerIsGone(t *testing.T) {
-	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
-	w.signIn(userNamed("ann"))
-	w.as.CloseClientConnections()
-	w.as.Close()
-	w.as = oauthtest.New(t)
-	w.mcp.Lock()
-	w.mcp.As = w.as
-	w.mcp.Unlock()
-	w.signIn(userNamed("ann"))
-	w.mustSend(userNamed("ann"), "ann hello")
+	for _, isRestarted := range []bool{false, true} {
+		w, store, another := newSharedFixture(t, Config{}, nil)
+		w.signIn(userNamed("ann"))
+		w.as.CloseClientConnections()
+		w.as.Close()
+		if isRestarted {
+			w = another()
+			store.skew = 2 * time.Hour
+		}
+		w.as = oauthtest.New(t)
+		w.mcp.Lock()
+		w.mcp.As = w.as
+		w.mcp.Unlock()
+		w.signIn(userNamed("ann"))
+		w.mustSend(userNamed("ann"), "ann hello")
+	}
 }

@@ -3,6 +3,7 @@ package oauth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -89,7 +90,11 @@ func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 	token, isValid := u.source.Cached()
 	switch {
 	case u.canRefresh():
-		return u.source.Token(ctx) // cached, and renewed before it expires
+		token, err := u.source.Token(ctx) // cached, and renewed before it expires
+		if err != nil && !errors.Is(err, ErrConsent) && u.needsChallenge() {
+			return auth.Secret{}, nil // the server may name another authorization server by now
+		}
+		return token, err
 	case isValid:
 		return token, nil
 	case u.needsChallenge():
@@ -196,6 +201,10 @@ func (t *tokenReplacer) nextToken(r *http.Request, resp *http.Response, sent aut
 		token, err = tokens.source.Token(ctx)
 	} else {
 		token, err = tokens.source.Renew(ctx, sent)
+	}
+	// An error of currentToken may be from before the challenge, without which hasMoved is false.
+	if err != nil && sent.IsZero() && tokens.canRefresh() && tokens.hasMoved(ctx) {
+		err = fmt.Errorf("%w: %w", ErrConsent, err)
 	}
 	if err != nil {
 		return auth.Secret{}, asError(err)

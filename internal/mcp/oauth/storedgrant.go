@@ -342,24 +342,24 @@ func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision 
 	switch {
 	case u.c.isGrantRefused(err):
 		u.removeGrant(ctx, revision)
-	case !u.c.isUnclearRefusal(err) && !u.hasMoved(ctx, g):
+	case !u.c.isUnclearRefusal(err) && !u.hasMoved(ctx):
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrConsent, err)
 }
 
-// hasMoved reports whether the MCP server names another authorization server by now than that of g. The next sign-in is
-// then at the other one. It returns false if the metadata cannot be read, or if the MCP server has not yet said where it
-// is.
-func (u *userTokens) hasMoved(ctx context.Context, g *grant) bool {
-	if u.needsChallenge() {
+// hasMoved reports whether the MCP server names another authorization server by now than that of the user's grant. The
+// next sign-in is then at the other one. It returns false if the metadata cannot be read, or if the MCP server has not
+// yet said where it is.
+func (u *userTokens) hasMoved(ctx context.Context) bool {
+	u.mu.Lock()
+	ch, current := u.challenge, u.grant.server
+	u.mu.Unlock()
+	if current == nil || u.needsChallenge() {
 		return false
 	}
-	u.mu.Lock()
-	ch := u.challenge
-	u.mu.Unlock()
 	server, err := u.c.discovery.lookUp(ctx, ch)
-	if err != nil || server.Issuer == g.server.Issuer {
+	if err != nil || server.Issuer == current.Issuer {
 		return false
 	}
 	u.saveChallenge(ch) // as if it had arrived now, so that the sign-in does not use the result of an earlier search
