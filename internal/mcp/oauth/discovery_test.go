@@ -2,6 +2,7 @@ package oauth
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -116,5 +117,44 @@ func TestSignInAfterTheAuthorizationServerIsGone(t *testing.T) {
 		w.mcp.Unlock()
 		w.signIn(userNamed("ann"))
 		w.mustSend(userNamed("ann"), "ann hello")
+	}
+}
+
+// TestForbiddenWithoutATokenNeedsOne signs in at a server that answers 403 and not 401 to requests without a token, as
+// the class HTTPBearer of FastAPI did until 2025.
+func TestForbiddenWithoutATokenNeedsOne(t *testing.T) {
+	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+	next := roundTripFunc(func(r *http.Request) (*http.Response, error) {
+		resp, err := w.http.RoundTrip(r)
+		if err == nil && r.Header.Get("Authorization") == "" {
+			resp.StatusCode = http.StatusForbidden
+			resp.Header.Del("WWW-Authenticate")
+		}
+		return resp, err
+	})
+	send := func() (status int, _ error) {
+		r, err := http.NewRequest(http.MethodPost, w.mcp.URL+"/mcp", strings.NewReader("hello"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := w.For(userNamed("ann")).Send(next, r)
+		if err != nil {
+			return 0, err
+		}
+		discardBody(resp)
+		return resp.StatusCode, nil
+	}
+	if status, err := send(); !errors.Is(err, ErrConsent) {
+		t.Fatalf("Send without a sign-in = %d, %v, want %v", status, err, ErrConsent)
+	}
+	a, err := w.Authorize(t.Context(), userNamed("ann"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, found, err := w.Callback(t.Context(), oauthtest.Browse(t, a.URL)); !found || err != nil {
+		t.Fatalf("Callback = %v, %v, want true and no error", found, err)
+	}
+	if status, err := send(); status != http.StatusOK || err != nil {
+		t.Errorf("Send after the sign-in = %d, %v, want 200 and no error", status, err)
 	}
 }

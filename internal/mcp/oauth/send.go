@@ -173,9 +173,10 @@ var errFinal = errors.New("the server's refusal is final")
 // waits until r's context ends. The error is errFinal or an *Error.
 func (t *tokenReplacer) nextToken(r *http.Request, resp *http.Response, sent auth.Secret) (auth.Secret, error) {
 	ctx, tokens, ch := r.Context(), t.tokens, parseChallenge(resp.Header)
-	// Some server frameworks can refuse a WebSocket handshake only with 403, so it may be about the token, as 401 is.
+	// Some server frameworks refuse a missing token with 403, and can refuse a WebSocket handshake only with 403. So it may
+	// be about the token, as 401 is.
 	isWebSocket := r.Header.Get("Upgrade") != ""
-	isAboutScope := ch.code == errorInsufficientScope || !isWebSocket
+	isAboutScope := ch.code == errorInsufficientScope || !isWebSocket && !sent.IsZero()
 	switch {
 	case resp.StatusCode == http.StatusForbidden && isAboutScope:
 		return t.stepUp(ctx, ch, sent)
