@@ -134,21 +134,29 @@ func TestListOfToolsIsBounded(t *testing.T) {
 	}
 }
 
-// A list whose cursor comes again may lack tools: the status and one line of the log say so.
-func TestListWithARepeatedCursorIsReported(t *testing.T) {
-	var log syncBuffer
-	var pages atomic.Int64
-	s := &scriptedServer{list: func(w http.ResponseWriter, _ *http.Request, m message) {
-		replyJSON(w, m.ID, fmt.Sprintf(`{"tools":[{"name":"t%d"}],"nextCursor":"c"}`, pages.Add(1)))
-	}}
-	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
-	c.Tools(t.Context())
-	const reason = "the list of tools repeats a cursor; left out: 1 or more"
-	if st := c.Servers()[0]; st.Tools != 2 || st.OmittedTools != 1 || st.Reason != reason {
-		t.Errorf("got the status %+v, want 2 tools, 1 omitted, reason %q", st, reason)
-	}
-	if text := log.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "repeats a cursor") {
-		t.Errorf("got the log %s, want one warning that the list repeats a cursor", text)
+// A list whose cursor comes again or is not a string may lack tools: the status and one line of the log say so.
+func TestListWithAnUnusableCursorIsReported(t *testing.T) {
+	for cursor, want := range map[string]struct {
+		tools  int
+		reason string
+	}{
+		`"c"`: {2, "repeats a cursor"},
+		`2`:   {1, "has a cursor that is not a string"},
+	} {
+		var log syncBuffer
+		var pages atomic.Int64
+		s := &scriptedServer{list: func(w http.ResponseWriter, _ *http.Request, m message) {
+			replyJSON(w, m.ID, fmt.Sprintf(`{"tools":[{"name":"t%d"}],"nextCursor":%s}`, pages.Add(1), cursor))
+		}}
+		c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
+		c.Tools(t.Context())
+		reason := "the list of tools " + want.reason + "; left out: 1 or more"
+		if st := c.Servers()[0]; st.Tools != want.tools || st.OmittedTools != 1 || st.Reason != reason {
+			t.Errorf("cursor %s: got the status %+v, want %d tools, 1 omitted, reason %q", cursor, st, want.tools, reason)
+		}
+		if text := log.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, want.reason) {
+			t.Errorf("cursor %s: got the log %s, want one warning that the list %s", cursor, text, want.reason)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"answerd/internal/mcp/transport"
+	"answerd/internal/mcp/wire"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -14,7 +15,8 @@ const TooLarge = "is too large"
 
 // readPages calls readPage with the cursor of each page of a list; "" means the first page. readPage must return the next
 // page's cursor, which is "" on the last page, and whether no further page is wanted. If some pages were not read, cut
-// says why, as a predicate of the list: readPage wanted no more, maxPages were read, or a cursor came again.
+// says why, as a predicate of the list: readPage wanted no more, maxPages were read, or a cursor came again or is
+// notString.
 func readPages(readPage func(cursor string) (next string, full bool, _ *transport.Failure)) (cut string, _ *transport.Failure) {
 	usedCursors := map[string]bool{"": true}
 	cursor := ""
@@ -25,6 +27,8 @@ func readPages(readPage func(cursor string) (next string, full bool, _ *transpor
 			return "", failure
 		case full:
 			return TooLarge, nil
+		case next == notString:
+			return "has a cursor that is not a string", nil
 		case usedCursors[next]: // it can only lead to the same pages again
 			return "repeats a cursor", nil
 		}
@@ -67,8 +71,11 @@ func CollectPages(
 type listPage struct {
 	resultHeader
 	elements   []json.RawMessage
-	nextCursor string // "" on the last page, or if it is not a string
+	nextCursor string // "" on the last page
 }
+
+// notString is the nextCursor of a page whose cursor is not a string, and so cannot be sent back.
+const notString = "\x00"
 
 // decodePage decodes result, a page of the list that is called member in it.
 func decodePage(member string, result json.RawMessage) (page listPage, _ *transport.Failure) {
@@ -77,9 +84,11 @@ func decodePage(member string, result json.RawMessage) (page listPage, _ *transp
 	if err == nil && members[member] != nil {
 		err = json.Unmarshal(members[member], &page.elements)
 	}
-	// These stay "" if they are no strings.
-	_ = json.Unmarshal(members["nextCursor"], &page.nextCursor)
-	_ = json.Unmarshal(members["resultType"], &page.ResultType)
+	var isString bool
+	if page.nextCursor, isString = wire.Text(members["nextCursor"]); !isString {
+		page.nextCursor = notString
+	}
+	_ = json.Unmarshal(members["resultType"], &page.ResultType) // stays "" if it is not a string
 	page.TTLMs = members["ttlMs"]
 	switch {
 	case !page.isComplete(): // it must not be taken for an empty list
