@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -157,4 +158,28 @@ func TestForbiddenWithoutATokenNeedsOne(t *testing.T) {
 	if status, err := send(); status != http.StatusOK || err != nil {
 		t.Errorf("Send after the sign-in = %d, %v, want 200 and no error", status, err)
 	}
+}
+
+// TestSignInAfterTheTokenEndpointHasMoved changes the path of the token endpoint. The user signs in again, because the
+// stored sign-in has the endpoint that no longer exists.
+func TestSignInAfterTheTokenEndpointHasMoved(t *testing.T) {
+	var hasMoved atomic.Bool
+	w := newFixture(t, Config{Kind: AuthorizationCode}, func(w *fixture) {
+		w.as.Metadata["token_endpoint"] = w.as.URL + "/old/token"
+		inner := w.as.Config.Handler
+		w.as.Config.Handler = http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/old/token" && !hasMoved.Load() {
+				r.URL.Path = "/token"
+			}
+			inner.ServeHTTP(out, r)
+		})
+	})
+	w.signIn(userNamed("ann"))
+	hasMoved.Store(true)
+	w.as.Revoke(false) // so that the token is refreshed
+	w.as.Lock()
+	delete(w.as.Metadata, "token_endpoint")
+	w.as.Unlock()
+	w.signIn(userNamed("ann"))
+	w.mustSend(userNamed("ann"), "ann hello")
 }

@@ -334,7 +334,7 @@ func (u *userTokens) adoptStored(ctx context.Context, g *grant) (token.Token, er
 // revision. If the authorization server has refused the refresh token for good, handleRefreshError removes the grant
 // here and in the store, and returns an error that wraps ErrConsent. If the reason of the refusal is unclear, it returns
 // such an error too, but keeps the grant: the user can sign in again, and the refresh token may be accepted later. It
-// does the same if the authorization server may no longer exist (hasMoved). Otherwise it returns err.
+// does the same if the token endpoint may no longer exist (hasMoved). Otherwise it returns err.
 func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision uint64, err error) error {
 	if isClientRefused(err) {
 		u.c.discovery.forgetClient(ctx, g)
@@ -348,9 +348,9 @@ func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision 
 	return fmt.Errorf("%w: %w", ErrConsent, err)
 }
 
-// hasMoved reports whether the MCP server names another authorization server by now than that of the user's grant. The
-// next sign-in is then at the other one. It returns false if the metadata cannot be read, or if the MCP server has not
-// yet said where it is.
+// hasMoved reports whether the MCP server names another authorization server by now than that of the user's grant, or
+// that one another token endpoint. The next sign-in then uses the new one. It returns false if the metadata cannot be
+// read, or if the MCP server has not yet said where it is.
 func (u *userTokens) hasMoved(ctx context.Context) bool {
 	u.mu.Lock()
 	ch, current := u.challenge, u.grant.server
@@ -359,7 +359,7 @@ func (u *userTokens) hasMoved(ctx context.Context) bool {
 		return false
 	}
 	server, err := u.c.discovery.lookUp(ctx, ch)
-	if err != nil || server.Issuer == current.Issuer {
+	if err != nil || server.Issuer == current.Issuer && server.TokenURL == current.TokenURL {
 		return false
 	}
 	u.saveChallenge(ch) // as if it had arrived now, so that the sign-in does not use the result of an earlier search
