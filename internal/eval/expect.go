@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // maxShown bounds the bytes of an answer or a value that a failure shows.
@@ -102,11 +104,7 @@ func (e *Expect) checkPointers(answer any, fail failFunc) {
 // valueAt returns the value at a JSON pointer (RFC 6901), and false if the value does not exist. That includes "-", the
 // position after an array's last item. The schema of suites has already checked the form of the pointer.
 func valueAt(value any, pointer string) (any, bool) {
-	if pointer == "" {
-		return value, true
-	}
-	for token := range strings.SplitSeq(pointer[1:], "/") {
-		token = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~") // ~1 first, because "~01" means "~1"
+	for token := range jsontext.Pointer(pointer).Tokens() {
 		switch v := value.(type) {
 		case map[string]any:
 			below, ok := v[token]

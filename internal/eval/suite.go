@@ -22,6 +22,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"answerd/api"
 	"answerd/internal/mcp/schema"
 )
@@ -229,7 +231,7 @@ func (e *Expect) compile() (member string, err error) {
 	for pointer, value := range e.JSON {
 		onlyValue := slices.Concat([]byte(`{"const":`), value, []byte("}"))
 		if e.values[pointer], err = schema.Compile(onlyValue); err != nil {
-			return "json/" + pointerEscapes.Replace(pointer), fmt.Errorf("the value cannot be compared: %w", err)
+			return string(jsontext.Pointer("json").AppendToken(pointer)), fmt.Errorf("the value cannot be compared: %w", err)
 		}
 	}
 	if e.Schema != nil {

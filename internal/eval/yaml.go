@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -111,15 +112,12 @@ func (d *document) convertSequence(node *yaml.Node, pointer string, depth int) (
 	return list, nil
 }
 
-// pointerEscapes escapes a member's name for use in a JSON pointer (RFC 6901).
-var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
-
 // convertMapping converts a YAML mapping to an object, as convert does for any node.
 func (d *document) convertMapping(node *yaml.Node, pointer string, depth int) (any, error) {
 	object := make(map[string]any, len(node.Content)/2)
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key := node.Content[i]
-		member := pointer + "/" + pointerEscapes.Replace(key.Value)
+		member := string(jsontext.Pointer(pointer).AppendToken(key.Value))
 		if _, twice := object[key.Value]; twice {
 			d.lines[member] = key.Line
 			return nil, d.errorAt(member, "is given twice")

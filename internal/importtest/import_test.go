@@ -41,7 +41,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/terminal": {ours: []string{"client", "event", "sse"}, outside: []string{"github.com/yuin/goldmark", "golang.org/x/term", "golang.org/x/text/width"}},
 
-	"answerd/internal/eval": {ours: []string{"client", "event", "mcp/schema"}, outside: []string{"go.yaml.in/yaml/v3"}},
+	"answerd/internal/eval": {ours: []string{"client", "event", "mcp/schema"}, outside: append(jsonv2, "go.yaml.in/yaml/v3")},
 
 	"answerd/internal/lru": {},
 
@@ -119,7 +119,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/receipt": {ours: []string{"event", "export"}, outside: []string{"github.com/golang-jwt/jwt/v5"}},
 
-	"answerd/internal/rerun": {ours: []string{"agent", "agent/definition", "agent/prompt", "agent/record", "agent/recorded", "agent/replay", "auth", "event", "event/memory", "export", "llm", "mcp", "mcp/catalog", "mcp/content"}},
+	"answerd/internal/rerun": {ours: []string{"agent", "agent/definition", "agent/prompt", "agent/record", "agent/recorded", "agent/replay", "auth", "event", "event/memory", "export", "llm", "mcp", "mcp/catalog", "mcp/content"}, outside: jsonv2},
 
 	"answerd/internal/export": {ours: []string{"event", "llm"}},
 

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"answerd/internal/agent/replay"
 	"answerd/internal/event"
 )
@@ -249,9 +251,6 @@ func normalizeNumbers(value any) any {
 	return value
 }
 
-// pointerEscaper escapes a member's name for a JSON pointer (RFC 6901, section 3).
-var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
-
 // compareValues reports where two values differ. It compares objects member by member, and lists of the same length
 // item by item. path is the values' JSON pointer in the event e.
 func (c *comparison) compareValues(e event.Event, path string, was, is any) {
@@ -268,7 +267,7 @@ func (c *comparison) compareValues(e event.Event, path string, was, is any) {
 			}
 		}
 		for _, name := range names {
-			c.compareValues(e, path+"/"+pointerEscaper.Replace(name), wasMembers[name], isMembers[name])
+			c.compareValues(e, string(jsontext.Pointer(path).AppendToken(name)), wasMembers[name], isMembers[name])
 		}
 		return
 	}
