@@ -77,12 +77,6 @@ type callOutcome struct {
 	spent       *event.Spent    // what the call's child run has used; nil if it has none
 }
 
-// Limits on the bytes of one call's arguments. API clients have tools that write whole files.
-const (
-	maxArgs       = 64 << 10
-	maxClientArgs = 256 << 10 // of a tool that the API client executes
-)
-
 const maxForModel = 256 << 10 // bytes of text that one result adds to the conversation
 
 // decision says whether a call may be made, and who decided.
@@ -179,10 +173,7 @@ func (c *call) parseArgs(text string) {
 	if len(trimmed) == 0 {
 		trimmed = []byte("{}")
 	}
-	limit := maxArgs
-	if c.byClient {
-		limit = maxClientArgs
-	}
+	limit := argsLimit(c.byClient)
 	var object map[string]json.RawMessage
 	err := json.Unmarshal(trimmed, &object)
 	switch {

@@ -232,6 +232,17 @@ func newID(prefix string) string {
 // MaxClientTools is how many client tools one request may have.
 const MaxClientTools = 128
 
+const maxArgs = 64 << 10 // bytes of one call's arguments
+
+// argsLimit returns how many bytes the arguments of one call may have: maxArgs, or more for a tool of the API client,
+// which may write a whole file.
+func argsLimit(byClient bool) int {
+	if byClient {
+		return 256 << 10
+	}
+	return maxArgs
+}
+
 // AddClientTool adds a tool that the API client executes. A missing or null schema means no arguments. The error
 // reports an invalid or repeated name, or a schema that is not an object. Its pointer is /name or /parameters, relative
 // to the tool, because the tool's place depends on the API format.
