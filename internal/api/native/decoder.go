@@ -417,7 +417,8 @@ func (d *decoder) readNames(out []string) []string {
 }
 
 // readPairs reads an object whose values are strings, such as metadata. It may have maxPairs members, with names of at
-// most maxPairKey characters and values of at most maxPairText characters. The result is nil if the object has no valid members.
+// most maxPairKey characters and values of at most maxPairText characters. The result is nil if the object has no valid
+// members.
 func (d *decoder) readPairs() map[string]string {
 	out := make(map[string]string)
 	count := 0 // members, including those with errors
