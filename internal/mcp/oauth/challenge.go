@@ -18,6 +18,7 @@ const (
 type challenge struct {
 	metadata string   // resource_metadata, the URL of the server's metadata; "" means the well-known URL
 	scopes   []string // scopes that a token needs; nil: not stated
+	earlier  []string // scopes of earlier challenges, which other calls may need (saveStepUp)
 	code     string   // error, such as insufficient_scope; "": not stated
 }
 

@@ -264,18 +264,17 @@ func (t *tokenReplacer) stepUp(ctx context.Context, ch challenge, sent auth.Secr
 		return auth.Secret{}, insufficientScope(ErrInsufficientScope)
 	}
 	t.steppedUp = true
+	tokens.saveStepUp(ch)
 	if tokens.c.cfg.Kind == AuthorizationCode {
-		tokens.saveChallenge(ch)
 		return auth.Secret{}, asError(ErrConsent)
 	}
 	return tokens.requestMoreScopes(ctx, ch, sent)
 }
 
-// requestMoreScopes returns a token with the scopes of ch in addition to those of the token sent. If the authorization
-// server refuses these scopes, the error wraps ErrInsufficientScope. After any error, sent stays in use for requests
-// that need no more.
+// requestMoreScopes returns a token with the scopes of ch, which saveStepUp has recorded, in addition to those of the
+// token sent. If the authorization server refuses these scopes, the error wraps ErrInsufficientScope. After any error,
+// sent stays in use for requests that need no more.
 func (u *userTokens) requestMoreScopes(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
-	u.saveStepUp(ch)
 	token, err := u.source.Replace(ctx, sent)
 	if _, wereRequested := u.requestedScopes(ch.scopes); err == nil && !wereRequested {
 		// Another request had already begun to request this token, before it could know of ch.

@@ -11,20 +11,26 @@ import (
 	"answerd/internal/mcp/oauth/oauthtest"
 )
 
-// A user whose calls need different scopes signs in once for all of them: with a sign-in for each call, the second one
-// would replace the token that has the scopes of the first.
+// A user whose calls need different scopes signs in once for all of them, whether the first call has already begun a
+// sign-in or not: with a sign-in for each call, the second one would replace the token that has the scopes of the first.
 func TestStepUpOfTwoCallsIsOneSignIn(t *testing.T) {
-	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
-	w.signIn(userNamed("ann"))
-	for _, scope := range []string{"write", "admin"} {
-		w.mcp.Lock()
-		w.mcp.Needs = func(*http.Request) []string { return []string{scope} }
-		w.mcp.Unlock()
-		w.startAuthorization(userNamed("ann"))
-	}
-	a := w.signIn(userNamed("ann"))
-	if got, want := a.parameters(t).Get("scope"), "basic write admin"; got != want {
-		t.Errorf("the sign-in asks for the scopes %q, want %q", got, want)
+	for _, hasBegun := range []bool{true, false} {
+		w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+		w.signIn(userNamed("ann"))
+		for _, scope := range []string{"write", "admin"} {
+			w.mcp.Lock()
+			w.mcp.Needs = func(*http.Request) []string { return []string{scope} }
+			w.mcp.Unlock()
+			if hasBegun {
+				w.startAuthorization(userNamed("ann"))
+			} else if e := w.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
+				t.Errorf("error of the call that needs %s: got %v, want %v", scope, e, ErrConsent)
+			}
+		}
+		a := w.signIn(userNamed("ann"))
+		if got, want := a.parameters(t).Get("scope"), "basic write admin"; got != want {
+			t.Errorf("begun %v: the sign-in asks for the scopes %q, want %q", hasBegun, got, want)
+		}
 	}
 }
 
@@ -114,4 +120,25 @@ func TestSignInForgetsScopesThatAreRefused(t *testing.T) {
 	}
 	w.signIn(userNamed("ann"))
 	w.mustSend(userNamed("ann"), "ann hello")
+}
+
+// The scopes that one call needed are not part of a later sign-in for other calls: the authorization server may refuse
+// them, and the user could then not sign in at all.
+func TestStepUpEndsWithTheSignIn(t *testing.T) {
+	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
+	w.signIn(userNamed("ann"))
+	w.mcp.Lock()
+	w.mcp.Needs = func(*http.Request) []string { return []string{"admin"} }
+	w.mcp.Unlock()
+	w.mustFail(userNamed("ann"))
+	w.mcp.Lock()
+	w.mcp.Needs = nil
+	w.mcp.Unlock()
+	if had, err := w.SignOut(t.Context(), userNamed("ann")); !had || err != nil {
+		t.Fatalf("SignOut = %v, %v, want true and no error", had, err)
+	}
+	a := w.signIn(userNamed("ann"))
+	if got, want := a.parameters(t).Get("scope"), "basic"; got != want {
+		t.Errorf("the sign-in asks for the scopes %q, want %q", got, want)
+	}
 }

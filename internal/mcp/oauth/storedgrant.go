@@ -353,9 +353,9 @@ func (u *userTokens) handleRefreshError(ctx context.Context, g *grant, revision 
 // read, or if the MCP server has not yet said where it is.
 func (u *userTokens) hasMoved(ctx context.Context) bool {
 	u.mu.Lock()
-	ch, current := u.challenge, u.grant.server
+	ch, current, isChallenged := u.challenge, u.grant.server, !u.challengedAt.IsZero()
 	u.mu.Unlock()
-	if current == nil || u.needsChallenge() {
+	if current == nil || !isChallenged {
 		return false
 	}
 	server, err := u.c.discovery.lookUp(ctx, ch)

@@ -66,11 +66,11 @@ func (u *userTokens) saveChallenge(ch challenge) {
 	u.challengedAt = time.Now()
 }
 
-// saveStepUp records ch, a challenge that requires more scopes, together with the scopes that were required before. If
-// calls that run at the same time need different scopes, one token then has all of them.
+// saveStepUp records ch, a challenge that requires more scopes, together with the scopes of earlier challenges. If calls
+// that run at the same time need different scopes, one token then has all of them.
 func (u *userTokens) saveStepUp(ch challenge) {
 	u.mu.Lock()
-	ch.scopes = mergeScopes(u.challenge.scopes, ch.scopes)
+	ch.earlier = mergeScopes(u.challenge.earlier, u.challenge.scopes)
 	u.mu.Unlock()
 	u.saveChallenge(ch)
 }
@@ -81,6 +81,7 @@ func (u *userTokens) withdrawStepUp() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.challenge.scopes = u.grant.scopes
+	u.challenge.earlier = nil
 }
 
 // requestedScopes returns the token of the user's grant and whether it was requested with all of scopes.
@@ -91,15 +92,15 @@ func (u *userTokens) requestedScopes(scopes []string) (token auth.Secret, wereRe
 }
 
 // needsChallenge reports whether the MCP server must first send a challenge before a token can be requested, and has
-// not sent one. The challenge says where to request a token, unless the configuration does. A sign-in always needs
-// one, for the scopes.
+// not sent one, or only one for a single call that needed more scopes. The challenge says where to request a token,
+// unless the configuration does. A sign-in always needs one, for the scopes.
 func (u *userTokens) needsChallenge() bool {
 	if u.c.cfg.Kind != AuthorizationCode && u.c.discovery.isConfigured() {
 		return false
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.challengedAt.IsZero()
+	return u.challengedAt.IsZero() || u.challenge.code == errorInsufficientScope
 }
 
 // fetchToken requests the next token: for a sign-in with the refresh token, otherwise by a grant that needs no
@@ -172,13 +173,16 @@ func (u *userTokens) discover(ctx context.Context, latest *storedAuthorization) 
 	u.mu.Lock()
 	ch, challengedAt, previous := u.challenge, u.challengedAt, u.grant
 	u.mu.Unlock()
-	switch {
-	case latest == nil:
-	case latest.ScopeRefused:
+	if latest != nil && latest.ScopeRefused {
 		previous = grant{}
-	case latest.Status == statusPending && u.c.leavesTime(latest):
+		ch.earlier = nil
+	}
+	if latest != nil && latest.Status == statusPending && u.c.leavesTime(latest) {
 		server := &latest.Server
 		previous = grant{server: server, scopes: mergeScopes(previous.scopesAt(server), latest.Scopes)}
+	}
+	if len(ch.scopes) > 0 {
+		ch.scopes = mergeScopes(ch.earlier, ch.scopes)
 	}
 	g, err := u.c.discovery.discover(ctx, ch, challengedAt, previous)
 	if err != nil {
