@@ -17,7 +17,7 @@ import (
 const (
 	maxInterrupts = 100                    // for one run
 	maxRun        = 10 * time.Minute       // limit of a run without max_seconds
-	maxRetries    = 5                      // of one question, while the service is too busy
+	maxBusy       = 5 * time.Minute        // that one question waits in all while the service is too busy
 	inputWait     = 100 * time.Millisecond // pause until a suspended run has processed its answers
 	cancelTimeout = 5 * time.Second        // of a request that cancels a run
 )
@@ -120,11 +120,11 @@ func (e *evaluator) cancelRun(ctx context.Context, runID string) {
 // awaitAnswer sends the question until the run has an answer, and returns the answer. Each time the run is suspended,
 // it answers the new interrupts and sends the question again. The idempotency key attaches the repeated question to the
 // same run. While the service is too busy for one of these requests, awaitAnswer calls pause with the time to wait and
-// sends the question again, at most maxRetries times in all. It sets r.runID and r.declined.
+// sends the question again, until it has waited for maxBusy in all. It sets r.runID and r.declined.
 func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pause func(time.Duration) error) (*reply, error) {
 	header := http.Header{"Idempotency-Key": {rand.Text()}}
 	answered := make(map[string]bool) // by interrupt id
-	retries := 0
+	waited := time.Duration(0)
 	for {
 		var got reply
 		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, header, &got)
@@ -141,8 +141,8 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pau
 		}
 		p, isProblem := errors.AsType[*client.Problem](err)
 		isBusy := isProblem && p.IsBusy() && p.RetryAfter > 0
-		if isBusy && retries < maxRetries {
-			retries++
+		if isBusy && waited < maxBusy {
+			waited += p.RetryAfter
 			err = pause(p.RetryAfter)
 		}
 		if err != nil {

@@ -45,6 +45,24 @@ func TestRunWaitsForABusyServiceOutsideOfMaxSeconds(t *testing.T) {
 	}
 }
 
+// A service that runs fewer questions at a time than the suite asks refuses the others until the first ones end.
+func TestRunWaitsForABusyServiceManyTimes(t *testing.T) {
+	t.Parallel()
+	requests := 0
+	got := runSuite(t, "cases: [{name: a, question: a, expect: {contains: b}}]", func(w http.ResponseWriter, _ *http.Request) {
+		if requests++; requests <= 6 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprint(w, `{"code":"rate_limited"}`)
+			return
+		}
+		fmt.Fprint(w, `{"run_id":"run_1","answer":"b"}`)
+	})
+	if !got.Passed || requests != 7 {
+		t.Errorf("got %+v after %d requests, want a pass after 7", got, requests)
+	}
+}
+
 func TestRunIsCancelledAtMaxSeconds(t *testing.T) {
 	t.Parallel()
 	got := runSuite(t, "cases: [{name: a, question: a, expect: {max_seconds: 0.1}}]", func(_ http.ResponseWriter, r *http.Request) {
