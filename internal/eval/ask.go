@@ -99,9 +99,6 @@ func (e *evaluator) ask(ctx context.Context, q question) (*outcome, error) {
 		r.failure = fmt.Errorf("the run took more than %g s and was cancelled", q.limit.Seconds())
 	case err != nil:
 		r.failure = err
-		if p, ok := errors.AsType[*client.Problem](err); ok && r.runID == "" { // the run has failed
-			_, r.runID, _ = strings.Cut(p.Instance, client.RunPath("", ""))
-		}
 	default:
 		r.answer, r.output = reply.Answer, reply.Output
 		r.calls, r.cost = reply.Metadata.ToolNames, reply.Metadata.Cost
@@ -128,6 +125,13 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pau
 	for {
 		var got reply
 		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, header, &got)
+		p, isProblem := errors.AsType[*client.Problem](err)
+		if isProblem && strings.Contains(p.Instance, client.RunPath("", "")) {
+			_, r.runID, _ = strings.Cut(p.Instance, client.RunPath("", ""))
+			if p.Code != "draining" { // otherwise another process continues the run
+				return nil, err // the run has failed, and the same key would attach to it
+			}
+		}
 		if err == nil {
 			r.runID = got.RunID
 			if status != http.StatusAccepted {
@@ -139,7 +143,7 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pau
 				err = wait(ctx, inputWait)
 			}
 		}
-		p, isProblem := errors.AsType[*client.Problem](err)
+		p, isProblem = errors.AsType[*client.Problem](err)
 		isBusy := isProblem && p.IsBusy() && p.RetryAfter > 0
 		if isBusy && waited < maxBusy {
 			waited += p.RetryAfter

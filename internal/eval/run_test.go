@@ -131,15 +131,37 @@ func TestInputIsSentAgainToABusyService(t *testing.T) {
 	}
 }
 
-// A failed run is the one whose events somebody wants to read.
+// A failed run is the one whose events somebody wants to read. The same question with the same key would attach to it,
+// although the service is only too busy.
 func TestFailedRunIsReportedWithItsID(t *testing.T) {
 	t.Parallel()
+	requests := 0
 	got := runSuite(t, "cases: [{name: a, question: a, expect: {contains: b}}]", func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusBadGateway)
-		fmt.Fprint(w, `{"code":"model_error","instance":"/base/runs/run_1"}`)
+		requests++
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprint(w, `{"code":"overloaded","instance":"/base/runs/run_1"}`)
 	})
-	if got.RunID != "run_1" || got.Passed {
-		t.Errorf("got %+v, want the failed run run_1", got)
+	if got.RunID != "run_1" || got.Passed || requests > 2 { // the second one may cancel the run
+		t.Errorf("got %+v after %d requests, want the failed run run_1 after at most 2", got, requests)
+	}
+}
+
+// A process that shuts down hands the run over, and the same question attaches to it in another process.
+func TestRunThatIsHandedOverIsAwaited(t *testing.T) {
+	t.Parallel()
+	requests := 0
+	got := runSuite(t, "cases: [{name: a, question: a, expect: {contains: b}}]", func(w http.ResponseWriter, _ *http.Request) {
+		if requests++; requests == 1 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprint(w, `{"code":"draining","instance":"/runs/run_1"}`)
+			return
+		}
+		fmt.Fprint(w, `{"run_id":"run_1","answer":"b"}`)
+	})
+	if !got.Passed || requests != 2 {
+		t.Errorf("got %+v after %d requests, want a pass after 2", got, requests)
 	}
 }
 
