@@ -122,7 +122,7 @@ func TestSignInAfterTheAuthorizationServerIsGone(t *testing.T) {
 }
 
 // TestForbiddenWithoutATokenNeedsOne signs in at a server that answers 403 and not 401 to requests without a token, as
-// the class HTTPBearer of FastAPI did until 2025.
+// the class HTTPBearer of FastAPI did in its earlier versions.
 func TestForbiddenWithoutATokenNeedsOne(t *testing.T) {
 	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
 	next := roundTripFunc(func(r *http.Request) (*http.Response, error) {
