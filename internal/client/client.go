@@ -165,3 +165,9 @@ func (c *Client) SendInput(ctx context.Context, runID string, input map[string]a
 
 // RunPath returns the API path of a run, followed by suffix. suffix is "" or begins with a slash, such as "/events".
 func RunPath(runID, suffix string) string { return "/runs/" + url.PathEscape(runID) + suffix }
+
+// FailedRun returns the id of the run that failed, if p is the response to a question, or "" if no run has failed.
+func (p *Problem) FailedRun() string {
+	_, id, _ := strings.Cut(p.Instance, RunPath("", ""))
+	return id
+}

@@ -23,7 +23,7 @@ type Problem struct {
 	Code   string       `json:"code"`   // such as "rate_limited"; never ""
 	Errors []FieldError `json:"errors"` // wrong fields of the request; nil if they are not the cause
 
-	// Instance ends with the path of the run that failed (RunPath), or is the path of the request if no run has failed.
+	// Instance is the path of the request or, if a run has failed, that of the run.
 	Instance string `json:"instance"`
 
 	RetryAfter time.Duration `json:"-"` // from Retry-After, at most a minute; 0 if answerd sent none

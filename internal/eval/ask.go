@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"answerd/internal/client"
@@ -126,8 +125,8 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pau
 		var got reply
 		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, header, &got)
 		p, isProblem := errors.AsType[*client.Problem](err)
-		if isProblem && strings.Contains(p.Instance, client.RunPath("", "")) {
-			_, r.runID, _ = strings.Cut(p.Instance, client.RunPath("", ""))
+		if isProblem && p.FailedRun() != "" {
+			r.runID = p.FailedRun()
 			if p.Code != "draining" { // otherwise another process continues the run
 				return nil, err // the run has failed, and the same key would attach to it
 			}
