@@ -236,7 +236,7 @@ for (const [major, sdk] of Object.entries(versions)) {
     await fill(chat, part, { action: "accept", content: { people: "x" } });
     await settled(chat, 2);
     assert.equal(chat.status, "error");
-    assert.equal(JSON.parse(chat.error.message).errors[0].pointer, "/content/people");
+    assert.equal(JSON.parse(chat.error.message).errors[0].pointer, "/messages/1/parts/2/output/content/people");
     await fill(chat, part, people);
     await settled(chat, 3);
     assert.equal(textOf(chat), "Well.");
