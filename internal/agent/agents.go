@@ -310,8 +310,7 @@ func (a *Agent) askTools(caller auth.Identity, request Request) (tools []askTool
 		if asked == nil || !access.AllowsAgent(id) || !request.matchesTool(name) {
 			continue
 		}
-		// Package rerun takes the agent's description from what follows this sentence.
-		description := "Asks the agent " + id + ", which has tools of its own, and returns its answer."
+		description := definition.AskSentence(id)
 		if asked.Description != "" {
 			description += " " + asked.Description
 		}

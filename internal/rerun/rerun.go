@@ -199,11 +199,10 @@ func recordedProfiles(root *export.Document) map[string]llm.Profile {
 func definitions(root *export.Document) ([]definition.Agent, error) {
 	var out []definition.Agent
 	known := make(map[string]bool)          // by the id of the agent
-	descriptions := make(map[string]string) // of agents that can be asked, by the name of the tool for it
+	descriptions := make(map[string]string) // of the tools, by name
 	for _, doc := range withChildren(root) {
 		for _, t := range doc.Tools {
-			// askTools of package agent writes a sentence and then the agent's description.
-			_, descriptions[t.Name], _ = strings.Cut(t.Description, "returns its answer. ")
+			descriptions[t.Name] = t.Description
 		}
 		var d definition.Agent
 		if err := json.Unmarshal(doc.Settings.Agent, &d); err != nil {
@@ -224,7 +223,8 @@ func definitions(root *export.Document) ([]definition.Agent, error) {
 		for _, id := range recorded.Agents {
 			if !known[id] {
 				known[id] = true
-				out = append(out, definition.Agent{ID: id, Description: descriptions[definition.AskPrefix+id]})
+				description, _ := strings.CutPrefix(descriptions[definition.AskPrefix+id], definition.AskSentence(id))
+				out = append(out, definition.Agent{ID: id, Description: strings.TrimPrefix(description, " ")})
 			}
 		}
 	}

@@ -38,6 +38,12 @@ const CapabilitiesID = "capabilities"
 // AskPrefix, followed by an agent's id, is the name of the tool that asks the agent.
 const AskPrefix = "ask_"
 
+// AskSentence returns the first sentence of the description of the tool that asks the agent with this id. If the agent
+// has a description, a space and that description follow.
+func AskSentence(id string) string {
+	return "Asks the agent " + id + ", which has tools of its own, and returns its answer."
+}
+
 // Agent is one named agent. For a zero field, the service's setting applies. The JSON tags are for the checkpoints and
 // exports of runs; Parse does not use them.
 type Agent struct {
