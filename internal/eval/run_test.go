@@ -27,39 +27,29 @@ func runSuite(t *testing.T, suite string, answer http.HandlerFunc) RunReport {
 	return report.Cases[0].Results[0]
 }
 
-// The service names a time that is longer than the run may take. The run begins after it.
-func TestRunWaitsForABusyServiceOutsideOfMaxSeconds(t *testing.T) {
-	t.Parallel()
-	requests := 0
-	got := runSuite(t, "cases: [{name: a, question: a, expect: {max_seconds: 0.5}}]", func(w http.ResponseWriter, _ *http.Request) {
-		if requests++; requests == 1 {
+// answerAfter refuses the first n questions with a status, a problem document and Retry-After, and answers the others. It
+// counts all questions in requests.
+func answerAfter(n, status int, problem string, requests *int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if *requests++; *requests <= n {
 			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusTooManyRequests)
-			fmt.Fprint(w, `{"code":"rate_limited"}`)
+			w.WriteHeader(status)
+			fmt.Fprint(w, problem)
 			return
 		}
 		fmt.Fprint(w, `{"run_id":"run_1","answer":"b"}`)
-	})
-	if !got.Passed || requests != 2 || got.Seconds >= 0.5 {
-		t.Errorf("got %+v after %d requests, want a pass after the second one", got, requests)
 	}
 }
 
-// A service that runs fewer questions at a time than the suite asks refuses the others until the first ones end.
-func TestRunWaitsForABusyServiceManyTimes(t *testing.T) {
+// A service that runs fewer questions at a time than the suite asks refuses the others until the first ones end. The
+// time until then is longer than the run may take, and does not count.
+func TestRunWaitsForABusyServiceOutsideOfMaxSeconds(t *testing.T) {
 	t.Parallel()
 	requests := 0
-	got := runSuite(t, "cases: [{name: a, question: a, expect: {contains: b}}]", func(w http.ResponseWriter, _ *http.Request) {
-		if requests++; requests <= 6 {
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusTooManyRequests)
-			fmt.Fprint(w, `{"code":"rate_limited"}`)
-			return
-		}
-		fmt.Fprint(w, `{"run_id":"run_1","answer":"b"}`)
-	})
-	if !got.Passed || requests != 7 {
-		t.Errorf("got %+v after %d requests, want a pass after 7", got, requests)
+	got := runSuite(t, "cases: [{name: a, question: a, expect: {max_seconds: 0.5}}]",
+		answerAfter(6, http.StatusTooManyRequests, `{"code":"rate_limited"}`, &requests))
+	if !got.Passed || requests != 7 || got.Seconds >= 0.5 {
+		t.Errorf("got %+v after %d requests, want a pass after 7, within 0.5 s", got, requests)
 	}
 }
 
@@ -131,8 +121,8 @@ func TestInputIsSentAgainToABusyService(t *testing.T) {
 	}
 }
 
-// A failed run is the one whose events somebody wants to read. The same question with the same key would attach to it,
-// although the service is only too busy.
+// The report has the run's id, with which its events can be read. The question is not repeated, although the code says
+// that the service is too busy: with the same key it would attach to the failed run.
 func TestFailedRunIsReportedWithItsID(t *testing.T) {
 	t.Parallel()
 	requests := 0
@@ -151,15 +141,8 @@ func TestFailedRunIsReportedWithItsID(t *testing.T) {
 func TestRunThatIsHandedOverIsAwaited(t *testing.T) {
 	t.Parallel()
 	requests := 0
-	got := runSuite(t, "cases: [{name: a, question: a, expect: {contains: b}}]", func(w http.ResponseWriter, _ *http.Request) {
-		if requests++; requests == 1 {
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprint(w, `{"code":"draining","instance":"/runs/run_1"}`)
-			return
-		}
-		fmt.Fprint(w, `{"run_id":"run_1","answer":"b"}`)
-	})
+	got := runSuite(t, "cases: [{name: a, question: a, expect: {contains: b}}]",
+		answerAfter(1, http.StatusServiceUnavailable, `{"code":"draining","instance":"/runs/run_1"}`, &requests))
 	if !got.Passed || requests != 2 {
 		t.Errorf("got %+v after %d requests, want a pass after 2", got, requests)
 	}
