@@ -73,7 +73,7 @@ type childRun struct {
 	exec *toolExecution
 	id   string
 
-	catchingUp bool              // readToEnd has not read all events that the child of an earlier process has so far
+	catchingUp bool              // readToEnd has not yet read all events that the child had when this process opened it
 	reported   float64           // progress that an earlier process has reported
 	progress   float64           // how many of the child's events have become tool_progress, in all processes
 	waiting    []event.Interrupt // the child's open questions, if it is suspended
