@@ -124,25 +124,17 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pau
 	for {
 		var got reply
 		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, header, &got)
-		p, isProblem := errors.AsType[*client.Problem](err)
-		if isProblem && p.FailedRun() != "" {
-			r.runID = p.FailedRun()
-			if p.Code != "draining" { // otherwise another process continues the run
-				return nil, err // the run has failed, and the same key would attach to it
-			}
-		}
-		if err == nil {
+		switch {
+		case err == nil && status != http.StatusAccepted:
 			r.runID = got.RunID
-			if status != http.StatusAccepted {
-				return &got, nil
-			}
-			answeredBefore := len(answered)
+			return &got, nil
+		case err == nil:
+			r.runID = got.RunID
 			err = e.answerNewInterrupts(ctx, r, got.Interrupts, q.approve, answered)
-			if err == nil && len(answered) == answeredBefore { // the run has not processed the answers yet
-				err = wait(ctx, inputWait)
-			}
+		case r.setFailedRun(err): // the same key would attach to the run
+			return nil, err
 		}
-		p, isProblem = errors.AsType[*client.Problem](err)
+		p, isProblem := errors.AsType[*client.Problem](err)
 		isBusy := isProblem && p.IsBusy() && p.RetryAfter > 0
 		if isBusy && waited < maxBusy {
 			waited += p.RetryAfter
@@ -154,9 +146,22 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, r *outcome, pau
 	}
 }
 
+// setFailedRun sets r.runID if err, of the request with the question, is about a run. It reports whether that run has
+// failed: the run of a process that shuts down continues in another one.
+func (r *outcome) setFailedRun(err error) (hasFailed bool) {
+	p, ok := errors.AsType[*client.Problem](err)
+	if !ok || p.FailedRun() == "" {
+		return false
+	}
+	r.runID = p.FailedRun()
+	return p.Code != "draining"
+}
+
 // answerNewInterrupts answers the interrupts that answered does not have yet, and adds the ids of those that it has
-// answered to answered. It returns an error if a run has more than maxInterrupts.
+// answered to answered. If there is none, the run has not processed the answers yet, and answerNewInterrupts waits for
+// inputWait. It returns an error if a run has more than maxInterrupts.
 func (e *evaluator) answerNewInterrupts(ctx context.Context, r *outcome, interrupts []event.Interrupt, approve bool, answered map[string]bool) error {
+	answeredBefore := len(answered)
 	for _, interrupt := range interrupts {
 		if answered[interrupt.ID] {
 			continue
@@ -168,6 +173,9 @@ func (e *evaluator) answerNewInterrupts(ctx context.Context, r *outcome, interru
 			return err
 		}
 		answered[interrupt.ID] = true
+	}
+	if len(answered) == answeredBefore {
+		return wait(ctx, inputWait)
 	}
 	return nil
 }
